@@ -1,8 +1,8 @@
 """Turn files of text or tokens into a corpus, on one machine or on a thousand.
 
-`write_files` divides the inputs into units, which processes, tasks of Ray or members of
-a job array write; all give the same bytes. `scan_corpus` finds the text of evaluation
-sets in a corpus, in units too. `roxxel_prepare.ray` ends a pipeline of Ray
+`write_files` divides the inputs into units. Processes, tasks of Ray or members of a job
+array write the units, and all give the same bytes. `scan_corpus` finds the text of
+evaluation sets in a corpus, also in units. `roxxel_prepare.ray` ends a pipeline of Ray
 Data in a corpus. The command is `roxxel-prepare`.
 """
 

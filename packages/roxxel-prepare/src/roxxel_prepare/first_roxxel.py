@@ -2,7 +2,8 @@
 
 They end with `ROXXEL02` or `ROXXEL01`, and hold items in blocks of any sizes. They do
 not record where documents end, and a document may be in several shards. So consecutive
-shards are read as one line of items, and a separator cuts it into documents.
+shards are read as one line of items, and the separator divides this line into
+documents.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ def read_documents(
 ) -> Iterator[npt.NDArray[Any]]:
     r"""Yield the documents of shards of the first Roxxel, to pass to `Roxxel.write`.
 
-    The old writer padded blocks with separators, and may have cut off the last one. So
-    a document ends after one or more separators in a row.
+    The old writer padded blocks with separators, the last of them perhaps incomplete.
+    So a document ends after one or more separators in a row.
 
     Args:
         filepath: A shard, a pattern such as `old_*.rox`, or a list of shards.
-        separator: What ended each document in the old write, a token or its bytes.
+        separator: The end of each document in the old write: a token, or its bytes.
             Default: each shard is one document, with its padding.
         dtype: Item type of shards that record none, those of `ROXXEL01`.
 
@@ -54,7 +55,8 @@ def read_documents(
         FileNotFoundError: There is no such file.
         ShardError: A file is damaged or has another format, the shards hold items of
             different types, or an item is negative.
-        ValueError: The separator is no value of the items, or not whole items.
+        ValueError: The item type cannot hold the separator, or its bytes are not whole
+            items.
 
     Example:
         >>> blocks = np.array([5, 6, 0, 7, 8, 9, 0, 0], np.uint16).tobytes()
@@ -107,7 +109,7 @@ class _Line:
         return self.bounds[-1]
 
     def block_ends(self, number: int) -> npt.NDArray[np.int64]:
-        """Return the items of a shard at which blocks end, if they end a whole item."""
+        """Return the items at which blocks end that do not end inside an item."""
         return self._ends[number]
 
     def range(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -138,7 +140,7 @@ class _Line:
 
 
 def _items_of(separator: int | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return a separator as items; raise ValueError if it is no value or no items."""
+    """Return a separator as items; raise ValueError if it has another item type."""
     if isinstance(separator, bytes):
         if not separator or len(separator) % dtype.itemsize:
             raise ValueError(
@@ -250,9 +252,9 @@ def _with_padding(
 
     The first Roxxel padded the last block of each write with separators, of which the
     last may be incomplete. The next write begins with a new block, in the same shard or
-    another. But the last items of a block may also begin a document and only look like
-    a separator. So within a shard, they count as padding only after two separators:
-    that of the document, and the first of the padding.
+    another. But the last items of a block may also begin a document, and only look like
+    a separator. So inside a shard, they count as padding only after two separators: the
+    document's, and the first of the padding.
     """
     if end.size == 1 or not stops.size:
         return begins, stops

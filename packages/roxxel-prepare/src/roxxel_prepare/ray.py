@@ -82,7 +82,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
             each node needs the same file; an object is pickled.
 
     Attributes:
-        summary: The `WriteSummary` of the shards, after the commit.
+        summary: The `WriteSummary` of the shards; set by the commit.
 
     Raises:
         ValueError: `exist` is unknown, or another argument is invalid.
@@ -246,7 +246,7 @@ def _document(fields: Fields, values: Sequence[Any], what: str, row: int) -> obj
 
 
 def _kind_and_dtype(fields: Fields, schema: Any) -> tuple[str | None, str | None]:
-    """Return the kind of documents in columns, and their item type if it is known.
+    """Return the kind of documents in columns, and their item type, if known.
 
     Raises:
         ValueError: A column is missing, or two columns have its name.

@@ -1,7 +1,7 @@
 """Loads a tokenizer by its path, or by its name on the Hugging Face hub.
 
-`Roxxel.write` and `roxxel-format cat` call `load_tokenizer` where they are given a path
-or a name. The format itself takes objects with `encode`, and bytes.
+`Roxxel.write` and `roxxel-format cat` call `load_tokenizer` if they get a path or a
+name. `roxxel_format` alone accepts objects with `encode`, and `"bytes"`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class NamedTokenizer(NamedTuple):
 
     Attributes:
         tokenizer: An object of the library `tokenizers`.
-        name: The name that a corpus records: that of the file, or of the hub.
+        name: The name that a corpus records: the file's, or the hub's.
         end_of_text: The end-of-text token that the files beside it name, if any.
-        encoder: What encodes its texts, with versions, which a corpus records.
-        note: What else to say of the encoder: why it is not a faster one.
-        switched_off: What is random in its file, such as `dropout 0.1`, and is switched
-            off.
-        files: The texts of the files beside it that say how it is used, by name.
+        encoder: The library that encodes its texts, with versions; a corpus records it.
+        note: A remark on the encoder: why it is not a faster one.
+        switched_off: What is random in its file, such as `dropout 0.1`, and was
+            switched off.
+        files: The texts, by name, of the files next to it that say how it is used.
 
     Example:
         >>> named = NamedTokenizer(object(), "gpt2", "<|endoftext|>", "tokenizers 0.23")
@@ -85,16 +85,17 @@ def load_tokenizer(
 
     Args:
         name: Path of a `tokenizer.json`, path of a folder with this file, or a name on
-            the hub, which is asked once, and then its cache. An existing path is never
-            read as a name.
+            the hub. The hub is asked once; if it cannot be reached, its local cache
+            serves. An existing path is never read as a name.
         backend: What encodes.
 
     Raises:
-        ModuleNotFoundError: The library `tokenizers` is missing, or the backend that
-            you ask for.
-        FileNotFoundError: There is no such file, and this is no name.
-        ValueError: The file is no tokenizer, the hub does not give it, or the backend
-            that you ask for cannot encode it.
+        ModuleNotFoundError: The library `tokenizers`, or the requested backend, is
+            missing.
+        FileNotFoundError: There is no such file, and the text cannot be a name on the
+            hub.
+        ValueError: The file is not a tokenizer, the hub does not give it, or the
+            requested backend does not support it.
     """
     library = _library(f"tokenizer={os.fspath(name)!r}")
     path = _file_of(name)
@@ -162,7 +163,7 @@ def _library(what: str) -> Any:
 def _with_backend(
     loaded: Any, name: str, backend: TokenizerBackend
 ) -> tuple[Any, str, str]:
-    """Return the tokenizer with the backend, what encodes, and a note on it."""
+    """Return the tokenizer with the backend, the encoder's name, and a note on it."""
     reference = f"tokenizers {version('tokenizers')}"
     if backend == "tokenizers":
         return loaded, reference, ""
@@ -201,7 +202,7 @@ def load_chat(
         name: Path or name of the tokenizer; see `load_tokenizer`. None for an object,
             which has no files.
         template: Path of a template. Default: that of the tokenizer.
-        refused: Texts that no message may hold, such as those of special tokens.
+        refused: Texts that no message may contain, such as those of special tokens.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -247,7 +248,7 @@ def _text_of(path: Path) -> str:
 
 
 def _files_beside(name: str | os.PathLike[str]) -> list[Path]:
-    """Return the files beside a tokenizer that say how it is used, the first first."""
+    """Return the files next to a tokenizer that say how it is used, in order."""
     names = (*_NAMING_FILES, _TEMPLATE_FILE)
     path = _file_of(name)
     if path is None:

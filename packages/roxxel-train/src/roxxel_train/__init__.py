@@ -1,7 +1,7 @@
 """A training loop for Flax NNX language models; a run resumes bit for bit.
 
 `Trainer` trains a model over a curriculum. The trainer compiles one update per batch
-shape, reads metrics two updates late, and writes checkpoints in the background.
+shape, reads metrics two updates later, and writes checkpoints in the background.
 `Logger` writes the log of a run, and can be used alone. `RunFolder` reads the files of
 a run. `data_state` reads the recorded data state of a run, from which every past batch
 can be computed again.

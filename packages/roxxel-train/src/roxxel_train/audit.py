@@ -1,4 +1,4 @@
-"""Compares the batches that a run trained on with its corpora as they are now.
+"""Compare the batches on which a run trained with its corpora as they are now.
 
 The metrics rows of a run hold a digest of the batches that the devices received. The
 audit reads the same batches again and compares the digests, from one row to the next.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 _MAX_LISTED = 3
-"""Steps and errors that the text of a difference lists."""
+"""Maximum number of steps, and of errors, in the text of a difference."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A range of steps whose batches differ from those that the run trained on.
+    """A range of steps whose batches differ from those on which the run trained.
 
     Attributes:
         start: First step of the range.
@@ -66,7 +66,7 @@ class Difference:
 
 
 def _listed(steps: Sequence[int]) -> str:
-    """Return a few steps, and the number of the others."""
+    """Return a few steps as text, and the number of the others."""
     first = ", ".join(map(str, steps[:_MAX_LISTED]))
     more = len(steps) - _MAX_LISTED
     return f"{first} and {more} more" if more > 0 else first

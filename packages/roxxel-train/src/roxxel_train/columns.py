@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 GREATEST_NUMBER = 1e300
-"""Numbers of this absolute value or more count as missing: charts would overflow."""
+"""Numbers of this absolute value or more count as missing, because charts would
+overflow.
+"""
 
 TIMED = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
 """Fields of a row with seconds, in the order of `TimedRows`."""
@@ -36,7 +38,7 @@ _GREATEST_COUNT = 2**63
 """Bound of plausible step and token counts; a larger count means a damaged file."""
 
 _GAPS = frozenset({"nan", "inf", "-inf"})
-"""How the log writes numbers that JSON does not have; a chart shows a gap for each."""
+"""How the log writes numbers that JSON lacks; a chart shows a gap for each."""
 
 _NUMBERS = frozenset({int, float})
 
@@ -45,14 +47,16 @@ BY_SOURCE = ("tokens_by_source", "planned_tokens_by_source")
 
 
 _AT_A_TIME = 1024
-"""Rows that become columns at once: NumPy converts a column faster than a value."""
+"""Number of rows that become columns at once: NumPy is faster by columns than by
+values.
+"""
 
 
 class _Column:
     """The values of some rows; `_rows` is None while they are the first rows.
 
-    Each column is one block of memory that grows in place: parts of it between the rows
-    that come and go would keep the memory of those.
+    Each column is one block of memory that grows in place. Many small blocks between
+    short-lived rows would keep the rows' memory from being freed.
     """
 
     def __init__(self) -> None:
@@ -113,7 +117,7 @@ class Table:
             self.close()
 
     def close(self) -> None:
-        """Take in the last rows; call this method after the last `add`."""
+        """Convert the last rows; call this method after the last `add`."""
         rows, self._waiting = self._waiting, []
         if not rows:
             return
@@ -154,7 +158,7 @@ class Table:
         return float(np.nansum(self.full(name, 0.0)))
 
     def fields(self) -> list[str]:
-        """Return the names of the fields, `"time"` and those of `BY_SOURCE` aside."""
+        """Return the names of the fields, except `"time"` and those in `BY_SOURCE`."""
         return [name for name in self._columns if name != "time"]
 
     def values(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
@@ -170,7 +174,7 @@ class Table:
     def _take(
         self, name: str, at: npt.NDArray[np.int64], values: Sequence[Any]
     ) -> None:
-        """Take in the values of one field of some rows."""
+        """Append the values of one field of some rows."""
         if name == "step":
             return
         if name in self._counts:
@@ -203,7 +207,7 @@ class Table:
     def _take_counts(
         self, name: str, at: npt.NDArray[np.int64], values: Sequence[Any]
     ) -> None:
-        """Take in the counts by source of some rows."""
+        """Append the counts by source of some rows."""
         kept = values
         if {*map(type, values)} != {dict}:
             has_counts = np.array([type(each) is dict for each in values])
@@ -222,7 +226,7 @@ class Table:
         rows: npt.NDArray[np.int64],
         counts: Sequence[Any],
     ) -> None:
-        """Take in the counts of one source; what is no count is left out."""
+        """Append the counts of one source; leave out values that are not counts."""
         if {*map(type, counts)} != {int} or not is_count(min(counts)):
             kept = [index for index, count in enumerate(counts) if is_count(count)]
             rows, counts = rows[kept], [counts[index] for index in kept]
@@ -261,12 +265,13 @@ class Columns:
     Attributes:
         train: The training rows.
         evaluations: The rows of evaluations.
-        is_training: Whether each row of both is one of training, in order of the log.
-        newest: The newest row of each kind, `"train"` and `"eval"`, as it is.
+        is_training: For each row of both, in the log's order, whether it is a training
+            row.
+        newest: The newest row of each kind, `"train"` and `"eval"`, unchanged.
         first_time: Time of the first row, ISO 8601; empty without one.
         last_time: Time of the last row, ISO 8601; empty without one.
         last_text: The last text that `eval_fn` returned; empty without one.
-        num_damaged: Lines that are no rows.
+        num_damaged: Number of lines that are no rows.
 
     Example:
         >>> row = {"kind": "train", "step": 3, "loss": 2.5}

@@ -1,9 +1,9 @@
 """Every setting of a run, declared once: name, type, default, meaning and check.
 
-From `TrainConfig` come the signature and the documentation of `Trainer`, the comparison
+`TrainConfig` defines the signature and the documentation of `Trainer`, the comparison
 of settings between processes, the settings in the row of a start, and, in the package
-`roxxel`, the table `[trainer]` of a config file. Importing this module imports no JAX,
-so a config file is checked without.
+`roxxel`, the table `[trainer]` of a config file. This module does not import JAX, so a
+config file can be checked without it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _DETERMINISTIC = (
 )
 
 CONTINUOUS = "continuous"
-"""The value of `checkpoint_every` that saves whenever no save is in flight."""
+"""The value of `checkpoint_every` that saves whenever no save is in progress."""
 
 
 class Declaration(NamedTuple):
@@ -96,7 +96,7 @@ class Declaration(NamedTuple):
 class Weights(Protocol):
     """Weights from outside, such as a folder of a model of another library.
 
-    The text of the object is what the run records and what a later start compares.
+    The run records the object's text, and a later start compares it.
 
     Example:
         >>> class Zeros:
@@ -110,13 +110,13 @@ class Weights(Protocol):
     """
 
     def load(self, model: nnx.Module) -> None:
-        """Put the weights into a model on the mesh, with the shardings it has."""
+        """Put the weights into a model on the mesh, and keep its shardings."""
         ...
 
 
 @dataclass(frozen=True, eq=True, kw_only=True)
 class Settings:
-    """The arguments of a `Trainer` that a file can hold; see `TrainConfig`.
+    """The arguments of a `Trainer` that a config file can hold; see `TrainConfig`.
 
     Example:
         >>> Settings(log_every=0)
@@ -166,9 +166,9 @@ class Settings:
 
     @property
     def saved_every(self) -> int | None:
-        """Steps between the checkpoints that are due; None if none is due by its step.
+        """Steps between scheduled checkpoints; None if no step is scheduled.
 
-        With continuous saves, only a step that `keep_every` keeps is due.
+        With continuous saves, only the steps that `keep_every` keeps are scheduled.
         """
         every = self.checkpoint_every
         if isinstance(every, int):
@@ -191,8 +191,8 @@ class TrainConfig(Settings):
         optimizer: The `nnx.Optimizer` of `model`; omitted if `model` is a function. If
             its class has a method `averaged(model)` that returns parameters, held-out
             losses are those of these parameters. If it has `rate_at(step)`, the log
-            tells when a start changes the learning rate of the next update, and when
-            the run goes on after its decay.
+            says when a start changes the learning rate of the next update, and when the
+            run continues after its decay.
         curriculum: The data, the blend and the batch shape of every step.
         loss_fn: A function `(model, batch)`. `batch` has shape `(batch_size, seq_len)`
             and dtype int32. The function returns a scalar, a tuple or list whose first
@@ -215,7 +215,7 @@ class TrainConfig(Settings):
         eval_every: Updates between evaluations. None evaluates only after the last
             update.
         checkpoint_every: Updates between checkpoints; the last update is always saved.
-            `"continuous"` begins a save whenever the one before is complete, so a crash
+            `"continuous"` begins a save as soon as the last one is complete, so a crash
             loses as little as the storage allows. Each save costs a copy of the state
             to the host (`save_s` in the log).
         log_every: Updates between metrics rows. The first update of the run and the
@@ -224,8 +224,8 @@ class TrainConfig(Settings):
         mesh: Devices of the run; by default all devices along one axis, `"data"`.
         data_sharding: Sharding of a batch over the mesh. By default the first axis of
             the mesh and the axis `"context"`, if there is one, split the rows of a
-            batch. If only `"context"` does not divide them, its devices get the same
-            rows, for a model that splits their columns.
+            batch. If only `"context"` does not divide the rows, its devices get the
+            same rows, for a model that splits columns.
         checkpointer: Replaces the trainer's own checkpointer under `save_path`.
         logger: Replaces the trainer's own logger under `save_path`.
         log_to: Names of sinks that also get the metrics rows: `"tensorboard"`
@@ -237,14 +237,14 @@ class TrainConfig(Settings):
             returns a loss in any form that is allowed for `loss_fn`. The trainer
             compiles the function, so `nnx.jit` is not needed.
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
-        keep_every: Which checkpoints are never deleted. With an integer, those whose
-            step is a multiple of this integer. With a duration such as `"6h"` (units s,
-            m, h, d), a checkpoint saved at least this long after the last permanent
-            one.
+        keep_every: Which checkpoints are never deleted. With an integer, every
+            checkpoint whose step is a multiple of it. With a duration such as `"6h"`
+            (units s, m, h, d), a checkpoint saved at least this long after the last
+            permanent one.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
             at the start and the end of the run.
         grad_accum_steps: Number of parts into which a batch is cut to save memory. If a
-            part does not divide over the devices, some devices are idle: the log then
+            part does not divide over the devices, some devices are idle, and the log
             says how many. With `strict_sharding`, idle devices are an error.
         strict_sharding: Whether a batch that does not divide over the mesh is an error.
             By default the trainer replicates such a batch.
@@ -254,9 +254,9 @@ class TrainConfig(Settings):
             `"annotated"` uses the annotation of each Variable, or the sharding that its
             array already has on the mesh, and replicates all other arrays. `"fsdp"`
             does the same, but splits large arrays that have no annotation instead of
-            replicating them. It uses the mesh axes that split the rows of a batch, but
-            not the axis `"replica"`. A list of axis names splits the same arrays over
-            the listed axes.
+            replicating them. It splits over the mesh axes that split the rows of a
+            batch, except the axis `"replica"`. A list of axis names splits the same
+            arrays over the listed axes.
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all held-out batches, with the model in evaluation mode, and logs
             `eval_loss`. A dict from names to curricula declares several sets: the
@@ -276,16 +276,17 @@ class TrainConfig(Settings):
         init_from: A checkpoint of another run: `"runs/a"` is the newest checkpoint of
             the run in this folder, and `"runs/a@100"` is step 100. The folder of the
             checkpoints, the folder of one step, or a URL are allowed too. A new run
-            starts at step 0 with the weights of this checkpoint, and records the step:
-            if the run is lost before its first checkpoint, it begins with the same step
-            again. A run that has a checkpoint ignores `init_from`. An object with the
-            methods of `Weights` gives the model weights from elsewhere.
+            starts at step 0 with the weights of this checkpoint. It records which
+            checkpoint it was: if the run is lost before its own first checkpoint, it
+            begins with the same weights again. A run that has a checkpoint ignores
+            `init_from`. An object with the methods of `Weights` gives the model weights
+            from elsewhere.
         branch_from: A checkpoint of another run, named as for `init_from`. A new run
             continues from the whole state: model, optimizer, random streams, step and
             data order. The curriculum may differ in steps after the checkpoint. The new
             run saves this state at once, and from then on does not need the other run.
-            If `save_path` already holds a run, this run must be a branch of the
-            checkpoint; it continues from its own checkpoints.
+            If `save_path` already holds a run, it must be a branch of this checkpoint.
+            The run then continues from its own checkpoints.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
         hang_after_s: Time limit of a step in seconds; compiling and evaluating do not
             count. If a step exceeds the limit, the trainer logs the stacks of all
@@ -295,34 +296,34 @@ class TrainConfig(Settings):
             parameter, leaves out the attention scores.
         check: `"blocks"` verifies the checksum of every block of tokens that is read,
             held-out data included, so the run never trains on a damaged token. The
-            error about a damaged block has the option `without=` of `Curriculum` that
-            continues without the tokens of the block.
-            `"headers"` verifies only the metadata of a shard: head, foot and indexes.
+            error about a damaged block says how to continue without its tokens, by
+            `without=` of `Curriculum`. `"headers"` verifies only the metadata of a
+            shard: head, foot and indexes.
         skip_spikes: Leaves out updates that are spikes: model and optimizer stay as
             they were, and the log has the rows of the batch. A dict with any of
-            `deviations` (8: an update is a spike from so many median absolute
-            deviations above the median), `window` (64: the applied updates that it is
-            compared with) and `what` (`("loss", "grad_norm")`: the values that are
-            compared). The first updates of each phase, as many as `window`, are always
-            applied, and so is the update after 8 spikes in a row. A NaN or infinite
-            loss ends the run as ever. `{}` takes all defaults; None applies every
-            update.
+            `deviations` (default 8: a spike is this many median absolute deviations
+            above the median), `window` (64: the number of applied updates to compare
+            with) and `what` (`("loss", "grad_norm")`: the values to compare). The first
+            `window` updates of each phase are always applied, and so is the update
+            after 8 spikes in a row. A NaN or infinite loss still ends the run. `{}`
+            takes all defaults; None applies every update.
         gc_every: Updates between collections of Python's garbage, which all processes
             make after the same updates (`gc_s` in the log). Until `run()` returns,
-            Python collects nothing by itself in this program: a process that collects
-            when it likes keeps the others waiting. If your `eval_fn` leaves large
-            arrays in reference cycles, they stay in memory until the next collection;
-            give a smaller number, or None, which leaves collecting to Python.
-        verify_every: Updates between those that are made twice, on the device, from a
+            Python does not collect by itself in this program, because a process that
+            collects at its own time keeps the others waiting. If your `eval_fn` leaves
+            large arrays in reference cycles, they stay in memory until the next
+            collection: then give a smaller number, or None, which leaves collecting to
+            Python.
+        verify_every: Every so many updates, one is made twice, on the device, from a
             copy of the state and the same batch. If a bit differs, a device or its
             memory is faulty: the run ends with `SilentCorruptionError`, which names
             step, array and devices, and saves nothing after this update. A check costs
-            an update and a wait for its result, so 100 costs about 1 % of the time, and
-            memory for a second state. It finds what changes the result of a repeated
-            update: a fault in it, or a bit that flips right before it. So a device that
-            computes wrong now and then is found sooner or later. On GPUs, operations
-            that add in any order would look like faults, so set
-            `XLA_FLAGS=--xla_gpu_deterministic_ops=true`. None makes no update twice.
+            one update and the wait for its result. So 100 costs about 1 % of the time,
+            and memory for a second state. A check finds only faults in the repeated
+            update or right before it. So it finds a device that is sometimes wrong
+            sooner or later. On GPUs, operations that add in a random order would look
+            like faults, so set `XLA_FLAGS=--xla_gpu_deterministic_ops=true`. None makes
+            no update twice.
 
     Raises:
         ValueError: An argument is out of range.
@@ -400,11 +401,11 @@ class TrainConfig(Settings):
         return sorted(self.held_out if self.eval_mean is None else self.eval_mean)
 
     def check_platform(self, platform: str) -> None:
-        """Check the settings that need something of a device.
+        """Check the settings that depend on a device.
 
         Raises:
-            ValueError: `verify_every` is given, and `XLA_FLAGS` leave it to the GPU in
-                which order it adds.
+            ValueError: `verify_every` is given, but `XLA_FLAGS` let the GPU add in any
+                order.
         """
         flags = os.environ.get("XLA_FLAGS", "")
         if self.verify_every and platform == "gpu" and not adds_in_one_order(flags):
@@ -432,7 +433,7 @@ class TrainConfig(Settings):
 
 
 def adds_in_one_order(flags: str) -> bool:
-    """Return whether these `XLA_FLAGS` let a GPU add in one order only.
+    """Return whether these `XLA_FLAGS` make a GPU add in a fixed order.
 
     Example:
         >>> adds_in_one_order("--xla_gpu_deterministic_ops=true")
@@ -488,7 +489,7 @@ def _as_json(setting: Any) -> Any:
 
 
 def _closest(given: Iterable[str], known: Iterable[str]) -> str:
-    """Return where an unknown argument belongs, or the known one that is most like."""
+    """Return where an unknown argument belongs, or the known argument most like it."""
     names = list(known)
     for name in given:
         if name in names:
@@ -556,7 +557,7 @@ def _check_object(name: str, value: Any, wanted: str) -> None:
 
 
 def _check_profile(profile: tuple[int, int] | None) -> None:
-    """Check that the steps rise; the run checks them with its length."""
+    """Check that the steps ascend; the run later checks them against its length."""
     if profile is None:
         return
     start, stop = profile

@@ -1,4 +1,4 @@
-"""What a device of a mesh holds in each phase, known without a device."""
+"""Compute what each device of a mesh holds in each phase, without any device."""
 
 from __future__ import annotations
 
@@ -61,13 +61,14 @@ def device_shares(
 
     Args:
         axes: Devices along each axis of the mesh.
-        row_axes: Axes that split rows, as the trainer's `data_sharding` names them.
+        row_axes: Axes that split rows, as in the trainer's `data_sharding`.
         phases: `Sampler.phases`.
         grad_accum_steps: As for the trainer.
         strict: As `strict_sharding` of the trainer.
 
     Raises:
-        ValueError: A batch has no equal parts, or does not divide if `strict` is True.
+        ValueError: A batch cannot be cut into equal parts; or it does not divide, and
+            `strict` is True.
     """
     mesh = AbstractMesh(tuple(axes.values()), tuple(axes))
     spec = PartitionSpec(tuple(row_axes))

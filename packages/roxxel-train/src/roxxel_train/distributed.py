@@ -1,4 +1,4 @@
-"""Connects the processes of one program, and offers barriers by name.
+"""Connect the processes of one program, and offer barriers by name.
 
 At the top of a script::
 
@@ -31,7 +31,7 @@ from roxxel_train.errors import ClusterError
 __all__ = ["barrier", "initialize"]
 
 _BACKSTOP_S = 60
-"""Time after `timeout_s` until JAX aborts a program that does not end by itself."""
+"""Time after `timeout_s` until JAX aborts a program that does not end on its own."""
 
 
 def initialize(
@@ -51,20 +51,21 @@ def initialize(
     launcher counts several processes: `JAX_NUM_PROCESSES`, Ray Train, torchrun, Open
     MPI and other MPIs, Slurm, a pod of TPUs, Kubeflow, SkyPilot, AWS Batch, SageMaker
     or an indexed Job of Kubernetes. The guide "Run on a cluster" has a section for each
-    of them. With `JAX_NUM_PROCESSES=1`, the process is alone whatever else is set.
+    of them. With `JAX_NUM_PROCESSES=1`, the process is alone, whatever other variables
+    say.
 
-    If a launcher counts several processes and tells too little to connect them, this
-    function raises an error that names the variable and what to set. A `Trainer` raises
-    the same error in a process that was not connected, so no process of several trains
-    alone.
+    If a launcher counts several processes but tells too little to connect them, this
+    function raises an error that names the variable and says what to set. A `Trainer`
+    raises the same error in a process that was not connected, so no process of several
+    trains alone.
 
-    Where several processes share a host, each uses the GPU of its index on the host. A
+    If several processes share a host, each uses the GPU with its index on the host. A
     process that is alone on its host, or to which Slurm has bound GPUs
     (`--gpus-per-task`, `--gpu-bind`), uses every GPU that it sees.
 
     This function does not connect processes that are already connected.
 
-    While it waits, each process says every 30 seconds who is missing.
+    While they wait, the processes print every 30 seconds who is missing.
 
     Args:
         coordinator_address: Host and port of process 0.

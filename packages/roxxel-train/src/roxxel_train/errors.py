@@ -21,7 +21,7 @@ class RunMismatchError(ValueError):
 
 
 class RunFolderError(ValueError):
-    """A folder does not hold the run, or the part of a run, that was asked for."""
+    """A folder does not hold the requested run, or the requested part of it."""
 
 
 class SettingsDifferError(ValueError):
@@ -101,21 +101,21 @@ class NonFiniteError(FloatingPointError, ValueError):
         super().__init__(f"step {step}: {what}; its batch was {shown}{more}; {advice}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the arguments and not the message."""
+        """Pickle the arguments instead of the message."""
         return type(self), (self.step, self.what, self.rows, self.cause)
 
 
 class SilentCorruptionError(RuntimeError):
-    """An update that was made twice, for `verify_every`, gave other bits.
+    """An update that was made twice, for `verify_every`, gave different bits.
 
     The trainer saves nothing after this update. All processes raise the error at the
     same step.
 
     Attributes:
         step: Number of the update, from 1.
-        leaves: By the name of each array that differs, such as `model/embed/kernel`:
-            how many of its values differ on the device with the most, and its size.
-        devices: The devices that hold them.
+        leaves: For each array that differs, by its name such as `model/embed/kernel`:
+            how many values differ on the device with the most, and the array's size.
+        devices: The devices that hold these arrays.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SilentCorruptionError(RuntimeError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the arguments and not the message."""
+        """Pickle the arguments instead of the message."""
         return type(self), (self.step, dict(self.leaves), self.devices)
 
 
@@ -143,8 +143,8 @@ class Preempted(SystemExit):
     """A signal stopped the run after a finished step.
 
     A run that writes checkpoints has saved this step. If nothing catches the exception,
-    the program ends with exit code 75. By this code a scheduler can distinguish a
-    preempted run, which it may queue again, from a failed run.
+    the program ends with exit code 75. From this code a scheduler can tell a preempted
+    run, which it may queue again, from a failed run.
 
     Attributes:
         step: Updates done.

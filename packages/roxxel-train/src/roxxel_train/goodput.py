@@ -1,8 +1,8 @@
-"""Where the wall time of a run went: kept steps, waits, saves, restarts, idle machines.
+"""Where the wall time of a run went: kept steps, waits, saves, restarts, idle time.
 
-Pure arithmetic over what `metrics.jsonl` holds, so it gives the same answer on any
-cloud, during the run and years later. A start begins when it opens the
-run's folder; what comes before (a queue, a new machine, imports) is idle.
+This is arithmetic over `metrics.jsonl` alone, so the answer is the same on any cloud,
+during the run and years later. A start begins when it opens the run's folder. The time
+before that (a queue, a new machine, imports) is idle.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class TimedRows:
     """The times of metrics rows, in order: arrays of shape `(n,)`.
 
     Attributes:
-        time: Seconds since the epoch; float64, as all but the next two.
+        time: Seconds since the epoch; float64, like every array without another type
+            here.
         step: Updates done; an integer or a float.
-        is_training: Whether the row is about training, and no evaluation; bool.
+        is_training: Whether the row is about training, not an evaluation; bool.
         step_s: Mean time of a step since the previous row.
         wait_s: Part of these steps in which the loop waited for data.
         compile_s: Time of compiling since the previous row.
@@ -73,10 +74,11 @@ class Goodput:
         saving: Saves, as far as the loop waits for them, and the end of a start.
         restoring: Restores of checkpoints.
         evaluating: Evaluations.
-        lost: What a restart did again: from the last row it kept to the newest it
-            gave up.
-        idle: Nothing ran: from the last sign of a start to the next start.
-        other: The rest, such as preparing the first step.
+        lost: Steps that a restart repeats: from the last kept row to the newest row
+            that was given up.
+        idle: Time in which nothing ran: from the last sign of a start to the next
+            start.
+        other: All other time, such as preparing the first step.
 
     Example:
         >>> print(Goodput(steps=90.0, saving=4.0, lost=6.0))
@@ -105,7 +107,7 @@ class Goodput:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of everything but kept steps, by its name in English."""
+        """Seconds of everything except kept steps, by an English name."""
         words = {
             "waiting": "waiting for data",
             "lost": "lost to restarts",
@@ -134,7 +136,7 @@ class Goodput:
 
 
 _LEAST = 0.0005
-"""A smaller share would be shown as 0.0 %."""
+"""Smallest share to show: a smaller one would read 0.0 %."""
 
 
 def goodput(
@@ -143,10 +145,10 @@ def goodput(
     """Return where the wall time of a run went.
 
     Args:
-        starts: The starts of the run, in order, as from `RunFolder.starts`. Those that
+        starts: The starts of the run, in order, as from `RunFolder.starts`. Starts that
             found the run complete do not count.
         rows: The rows of the result, in order.
-        until: When the last start ended; None stands for its newest row.
+        until: When the last start ended; None means the time of its newest row.
 
     Example:
         >>> from roxxel_train.starts import RunStart
@@ -186,7 +188,7 @@ def _bounds(starts: Sequence[RunStart], rows: TimedRows) -> list[int]:
 def _of_start(
     start: RunStart, rows: TimedRows, then: RunStart | None
 ) -> Iterator[tuple[str, float]]:
-    """Yield what the time of one start was spent on.
+    """Yield how the time of one start was spent.
 
     `then` is the next start, and `rows` are those of this start that were kept.
     """

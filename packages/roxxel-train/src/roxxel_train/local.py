@@ -1,4 +1,4 @@
-"""Starts several processes of a program on this machine's CPU, to test the program.
+"""Start several processes of a program on this machine's CPU, to test the program.
 
 For example::
 

@@ -1,4 +1,4 @@
-"""Reads the files of a run, without JAX: rows, log, checkpoints, records and data.
+"""Read the files of a run, without JAX: rows, log, checkpoints, records and data.
 
 The run may still be training, or a crash may have left a file incomplete. So a method
 of `RunFolder` returns the undamaged rows and checkpoints, and counts or lists the
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from roxxel_ckpt import BestRule
 
 PRIMARY = "self"
-"""Name of the primary source in states, and in runs that give it no other name."""
+"""Name of the primary source in states, and in runs that do not name it."""
 
 """Fields of a training row with a value for each source."""
 
 _MEASURING = ("train", "eval")
-"""Kinds of the rows that a trainer writes of what it has measured."""
+"""Kinds of the rows with a trainer's measurements."""
 
 _LONGEST_ROW = 2**16
 
@@ -139,9 +139,9 @@ class LogEntry:
 class RunFolder:
     """The files of a run, to read them while it trains or after it has ended.
 
-    Making this object checks nothing. Each file is read when it is first asked for, and
-    not again: make another object to see what a run that trains has added. Call `check`
-    first where a folder without a run would be a mistake.
+    Making this object checks nothing. Each file is read once, when it is first needed.
+    Make another object to see what a running run has added. Call `check` first if a
+    folder without a run would be a mistake.
 
     Args:
         run: Folder of the run, its `save_path`. For a URL, the files of the run are
@@ -286,7 +286,7 @@ class RunFolder:
 
     @property
     def total_steps(self) -> int | None:
-        """Updates of the whole run, as its newest start planned them, if it has one."""
+        """Updates of the whole run, as its newest start planned; None without one."""
         starts = self.starts()
         return starts[-1].total_steps or None if starts else None
 
@@ -319,14 +319,14 @@ class RunFolder:
         return self._descriptions.data_state() or begun_data(self.path)
 
     def data(self) -> RunData:
-        """Return the sources of the run, and what it has read and will read.
+        """Return the sources of the run, and the data that it has read and will read.
 
         From the result, `roxxel_curriculum.recorded_sampler` computes every past and
         planned batch, without the program or the config that trains the run.
 
         Raises:
             RunFolderError: The folder holds neither `run.json` nor a checkpoint, or its
-                log has no start: then the first start ended before training began.
+                log has no start, because the first start ended before training began.
             RunMismatchError: A file of the run is damaged or of another version.
             CheckpointError: All checkpoints are damaged.
         """
@@ -365,22 +365,23 @@ class RunFolder:
 
     @property
     def _recorded_data(self) -> Mapping[str, Any]:
-        """What the newest start says of its data; empty if it is damaged."""
+        """The newest start's record of its data; empty if it is damaged."""
         starts = self.starts()
         found = starts[-1].row.get("data") if starts else None
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The settings of the trainer at the newest start that trained; or empty."""
+        """The trainer's settings at the newest start that trained; else empty."""
         found = self.newest_start.get("settings")
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
     def config_text(self, step: int | None = None) -> str | None:
-        """Return the text of the config that the run used; None if nobody gave one.
+        """Return the text of the config that the run used; None if it had none.
 
         Args:
-            step: Update that ran under the config, from 1. None for the newest config.
+            step: Number of an update, from 1: return the config that it used. None for
+                the newest config.
         """
         texts = [
             text
@@ -392,10 +393,10 @@ class RunFolder:
 
     @property
     def made_by(self) -> str | None:
-        """What the model said of who made it: its attribute `made_by`, if it had one.
+        """The model's attribute `made_by`: how the model was made; None without one.
 
-        The models of `roxxel.models` have the name of their function and its arguments,
-        as JSON, so commands make the model again without your program.
+        For the models of `roxxel.models` it holds the name of their function and its
+        arguments, as JSON. So commands can make the model again without your program.
         """
         texts = [start.row.get("made_by") for start in self.starts()]
         return next((each for each in reversed(texts) if isinstance(each, str)), None)
@@ -414,7 +415,7 @@ class RunFolder:
         """Return the rows of the run's result, and the number of damaged lines.
 
         Rows of `metrics.jsonl` that a start gave up are left out: the run was killed,
-        and made these steps again. Rows about starts and endings are left out too; see
+        and repeated these steps. Rows about starts and endings are left out too; see
         `starts`. A last line without a newline does not count as damaged: the trainer
         is still writing the line, or a crash has left it incomplete.
 
@@ -426,7 +427,7 @@ class RunFolder:
         return rows, len(read) - len(rows)
 
     def each_row(self) -> Iterator[dict[str, Any] | None]:
-        """Yield what `rows` returns, one row at a time.
+        """Yield the rows that `rows` returns, one at a time.
 
         A damaged line is None. Use this method for a long log: a row takes 4 kB of
         memory, so 10^6 of them at once take 4 GB.
@@ -457,7 +458,7 @@ class RunFolder:
     def newest_rows(self) -> Mapping[str, dict[str, Any]]:
         """The newest undamaged row of training, `"train"`, and of evaluation, `"eval"`.
 
-        A kind that the last mebibyte of the log does not have is missing.
+        A kind without a row in the log's last mebibyte is missing.
 
         Raises:
             RunFolderError: `metrics.jsonl` is not a regular file.
@@ -476,7 +477,7 @@ class RunFolder:
         return newest
 
     def saves(self) -> dict[int, str]:
-        """Return the digest of the state at each save, as the log has it, by step.
+        """Return the logged digest of the state at each save, by step.
 
         Raises:
             RunFolderError: `metrics.jsonl` is not a regular file.
@@ -610,10 +611,10 @@ _decoded_timed = msgspec.json.Decoder(_Timed).decode
 
 
 def _decode_timed(line: bytes) -> dict[str, Any]:
-    """Return the fields of a row that say when and how long.
+    """Return only the fields of a row that hold times.
 
-    Of a log of 10^6 rows, reading them takes a third of the time of reading all,
-    because msgspec steps over the other fields without making objects of them.
+    For a log of 10^6 rows this takes a third of the time of reading all fields, because
+    msgspec skips the other fields without making objects.
     """
     return msgspec.to_builtins(_decoded_timed(line))
 
@@ -621,7 +622,8 @@ def _decode_timed(line: bytes) -> dict[str, Any]:
 def _object_in(line: bytes, decode: Callable[[bytes], Any]) -> dict[str, Any] | None:
     """Return the JSON object in a line; None if there is none.
 
-    msgspec reads a row in a third of the time, but does not bound the memory of a line.
+    msgspec reads a row in a third of the time, but does not limit the memory that a
+    line needs.
     """
     if len(line) <= _LONGEST_ROW:
         try:

@@ -1,10 +1,10 @@
 """The starts of a run, and which rows of its log are its result.
 
-`metrics.jsonl` is appended to and never cut. A start writes a row of the kind `start`,
-with the CRC-32 and the place of the line after which the run goes on: the last line
+`metrics.jsonl` is appended to and never cut. A start writes a row of the kind `start`.
+It has the CRC-32 and the place of the line after which the run continues: the last line
 when the restored checkpoint was saved. The lines between that line and the start are
-given up: the run makes these steps again. An ending writes a row of the kind `end`.
-Both say what happened, so they count even where rows around them are given up. A save
+given up: the run repeats these steps. An ending writes a row of the kind `end`. Both
+record what happened, so they count even if the rows around them are given up. A save
 writes a row of the kind `save` with the digest of the state, before the checkpoint.
 
 A reader follows the starts back from the newest one::
@@ -38,7 +38,7 @@ _HEADS = {kind: f'{{"kind": "{kind}"'.encode() for kind in KINDS}
 _OF_TRAINER = tuple(_HEADS.values())
 _ENVIRONMENT = ("devices", "processes", "mesh", "versions", "flags")
 _LAST_LINES = 4
-"""Lines before a start among which the time of the newest row is looked for."""
+"""Number of lines before a start in which to look for the time of the newest row."""
 
 
 @dataclass
@@ -49,14 +49,15 @@ class RunStart:
         row: The row of the kind `start`.
         began: When the start opened the run's folder.
         ready: When its state was restored.
-        step: Updates done before it.
+        step: Updates done before the start.
         ended: When it last gave a sign in the log.
         total_steps: Updates of the whole run.
         ending: The row with which it ended; empty while it trains, and after a kill.
         given_up_until: Time of its newest row, if a later start gave up some of its
             rows; else 0.
-        is_part: Whether the result goes through this start.
-        is_linked: Whether the log has the row after which it goes on.
+        is_part: Whether the result has rows of this start, or of starts that follow
+            from it.
+        is_linked: Whether the log has the row after which this start continues.
 
     Example:
         >>> RunStart({}, began=8.0, ready=9.0, step=40, ended=99.0).ready
@@ -81,14 +82,14 @@ class RunStart:
 
     @property
     def kept(self) -> float | None:
-        """Share of the wall time in kept steps, as it ended; None before."""
+        """Share of the wall time in kept steps, when the run ended; None before."""
         kept = self.ending.get("kept")
         return kept if isinstance(kept, float) else None
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What a log holds.
+    """The content of a log.
 
     Attributes:
         starts: The starts, in order.
@@ -124,7 +125,7 @@ class Followed:
                         yield line
 
     def newest_lines(self, path: Path) -> Iterator[bytes]:
-        """Yield the lines of the result from the newest one back; as `lines`."""
+        """Yield the lines of the result, the newest first; otherwise like `lines`."""
         if not self.kept:
             return
         with path.open("rb") as file:
@@ -135,9 +136,10 @@ class Followed:
 
 
 def follow(path: Path) -> Followed:
-    """Follow the starts of a log; of a log that is missing, the result is empty.
+    """Follow the starts of a log; if there is no log, the result is empty.
 
-    One pass over the file, which decodes only starts, endings and the rows before them.
+    This is one pass over the file, and decodes only starts, endings and the rows before
+    them.
     """
     log = _Log()
     if path.is_file():
@@ -149,7 +151,7 @@ def follow(path: Path) -> Followed:
 
 
 class _Log:
-    """The lines of a log by number: where each ends, its CRC-32, and what it starts."""
+    """The lines of a log by number: where each ends, its CRC-32, and the starts."""
 
     def __init__(self) -> None:
         self._ends = array("q")
@@ -189,7 +191,7 @@ class _Log:
             self._stops[-1] = len(self._ends)
 
     def followed(self, file: Any) -> Followed:
-        """Return what the log holds; `file` is the log, open for reading."""
+        """Return the content of the log; `file` is the log, open for reading."""
         self._end_segment()
         ends = np.frombuffer(self._ends, np.int64) if self._ends else np.zeros(0, int)
         stop = len(ends)
@@ -228,10 +230,10 @@ class _Log:
                 start.ended = max(start.ended, time_of((row or {}).get("time")) or 0.0)
 
     def _found(self, ends: npt.NDArray[np.int64]) -> list[int]:
-        """Return for each start how many lines lead to it; -1 if its row is missing.
+        """Return for each start how many lines lead up to its row; -1 without one.
 
-        All starts are looked up at once: in a log of 10^6 rows each alone would have to
-        be compared with every line before it.
+        All starts are looked up at once: one by one, each would have to be compared
+        with every line before it, which may be 10^6.
         """
         crcs = np.frombuffer(self._crcs, np.uint32).astype(np.uint64)
         keys = (crcs << np.uint64(32)) | np.arange(len(crcs), dtype=np.uint64)
@@ -256,7 +258,7 @@ class _Log:
     def _note_given_up(
         self, kept: Sequence[tuple[int, int]], ends: npt.NDArray[np.int64]
     ) -> None:
-        """Note until when rows were written that a later start gave up."""
+        """Record the newest time of rows that a later start gave up."""
         kept_to = dict(kept)
         bounds = zip(self._starts, self._firsts, self._stops, strict=True)
         for start, first, stop in bounds:
@@ -269,7 +271,7 @@ class _Log:
 def environment_differences(
     a: Mapping[str, Any], b: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where machine and software of two starts differ: a name and both values.
+    """Yield how machine and software of two starts differ: a name and both values.
 
     Args:
         a: Row of a start.
@@ -312,7 +314,7 @@ def _count(value: object) -> int:
 
 
 def _up_to(file: Any, ends: npt.NDArray[np.int64], step: int) -> int:
-    """Return how many lines lead to the last row that is not after a step."""
+    """Return how many lines lead up to the last row that is not after a step."""
     file.seek(0)
     last = 0
     for number in range(1, len(ends) + 1):

@@ -5,8 +5,8 @@ Example::
     Logger("run", sinks=[TensorBoard("run/tensorboard")])
 
 The extra `tensorboard` installs tensorboardX. The sink does not use tensorboardX's
-`SummaryWriter`, which loses errors of its writing thread and does not wait for this
-thread in `flush()`: a process that ended after `flush()` lost 7 of 100 rows.
+`SummaryWriter`, which loses errors of its writing thread, and whose `flush()` does not
+wait for this thread: a process that ended after `flush()` lost 7 of 100 rows.
 """
 
 from __future__ import annotations

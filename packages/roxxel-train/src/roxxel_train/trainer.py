@@ -344,7 +344,7 @@ class Trainer:
         self._session.processes.request_save()
 
     def stop(self, reason: str = "requested by the program") -> bool:
-        """Request that the current run saves and ends, as `run()` then returns.
+        """Request that the current run saves and ends; `run()` then returns.
 
         Any thread, callback or signal handler may call this method. The run finishes
         its step, saves, and returns a summary with `stop_reason`. With several
@@ -355,7 +355,7 @@ class Trainer:
             reason: Why the run ends, for the log and the summary.
 
         Returns:
-            Whether a run was going on. Otherwise nothing happens.
+            Whether a run was in progress. Otherwise nothing happens.
         """
         is_open = self._session.is_open
         if is_open:
@@ -366,9 +366,9 @@ class Trainer:
         """Train from the newest sound checkpoint to the end of the curriculum.
 
         Args:
-            until: Save after this step and return; the next call goes on from there.
-                The rest of the curriculum stays planned, and so do schedules that
-                follow its length. None for the whole run.
+            until: Save after this step and return; the next call continues from there.
+                The rest of the curriculum stays planned, and schedules keep following
+                its whole length. None for the whole run.
 
         Returns:
             A summary of this call, which makes no update if the run is complete. After
@@ -377,12 +377,13 @@ class Trainer:
         Raises:
             Preempted: SIGTERM, SIGINT, SIGHUP, SIGUSR2 or SIGXCPU stopped the run, and
                 the state is saved. This exception is a `SystemExit` with code 75. A
-                signal that the program ignores (`nohup`) or handles does not stop it.
-                Nor does a signal stop a run in another thread than the main one, in
-                which Python handles none: call `stop` from the program's handler.
+                signal that the program ignores (`nohup`) or handles does not stop the
+                run. Nor does a signal stop a run outside of the main thread, where
+                Python handles no signals: then call `stop` from the program's own
+                handler.
             NonFiniteError: A loss or a parameter became NaN or infinite.
             SilentCorruptionError: With `verify_every`, an update that was made twice
-                gave other bits.
+                gave different bits.
             LogWriteError: A line of the log could not be written; the state is saved.
             RunMismatchError: Another process trains in the folder, or an earlier error
                 has destroyed the values of the model.

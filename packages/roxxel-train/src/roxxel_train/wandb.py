@@ -43,15 +43,15 @@ class WandB:
 
     A name in W&B is the row's kind and the path of the value: `train/loss`,
     `eval/eval_loss`. The run of W&B continues when the training run resumes: it has the
-    id of `run.json`, so a copied folder is a run of its own in W&B too. Without a
+    id of `run.json`, so a copied folder is a separate run in W&B too. Without a
     `run.json` in `log_dir`, the sink keeps an id in `wandb/run-id`.
 
     W&B gets each row once. Rows that W&B lacks, because the process was killed or the
     client failed, are sent from `metrics.jsonl` in `log_dir` when the training run
     starts again. W&B never deletes rows: if a run resumes from step k with another
     curriculum, W&B keeps its old rows after k. With `mode="offline"`, each start writes
-    a file of its own, with the rows after its step: after a kill, `wandb sync` sends
-    the rows that were made again twice.
+    its own file, with the rows after its step. So after a kill, `wandb sync` sends
+    repeated rows twice.
 
     Args:
         log_dir: Folder of the training run. W&B writes to `wandb/` in this folder.

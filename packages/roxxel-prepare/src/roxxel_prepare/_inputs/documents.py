@@ -1,7 +1,7 @@
 """The documents of some input files, in order, each with its origin.
 
 Several units of a write may share a large input, so an origin has the number of its
-input among all inputs of the write: by it, a shard's metadata count the documents.
+input among all inputs of the write. A shard's metadata count documents by this number.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ class Documents:
     """The documents of some files, in order, each with its origin.
 
     If a document keeps the path of its file, the path is relative to `folder`. With
-    `skips_bad`, damaged documents are left out, and so is the rest of a file that
-    damage makes unreadable. `num_bad` counts both, and `bad` has the first 100 errors.
+    `skips_bad`, damaged documents are left out. If damage makes the rest of a file
+    unreadable, the rest is left out too. `num_bad` counts both, and `bad` has the first
+    100 errors.
     """
 
     parts: Sequence[Part]
@@ -132,21 +133,21 @@ def documents_in(
             groups of `parquet`, record batches of `arrow`, or documents of `ds`.
         form: One of `formats.FORMATS`. `text`: the file is one document. `lines`: each
             line is a document. `jsonl`: each line is a JSON string, a list of tokens,
-            or an object with one of these in each of `fields`. `json`: the same, or an
+            or an object whose `fields` hold one of these. `json`: as `jsonl`, or an
             array of such values. `csv` and `tsv`: each row after the first, which names
-            the columns, is a document, with a text in each of the columns `fields`;
-            a `tsv` that looks like CSV with tabs is refused unless `form` is given.
+            the columns, is a document, with a text in each of the columns `fields`; a
+            `tsv` that looks like CSV with tabs is refused unless `form` is given.
             `npy`: a flat array is one document; each row of a 2-D array is a document.
             `parquet` and `arrow`: each row is a document, with a text or a list of
             tokens in each of the columns `fields`. `ds`: tokens of datatrove, with
-            `.index` beside the file. None: the format of the name, which the first
-            bytes must confirm.
+            `.index` beside the file. None means the format that the name says; the
+            first bytes must confirm it.
         fields: The keys of a document in JSON objects, or the names of its columns.
-        yields_errors: Yield the InputError of a single line or row in its place,
-            instead of raising it.
+        yields_errors: Whether to yield the InputError of a single line or row in its
+            place, instead of raising it.
 
     Raises:
-        InputError: The file is truncated, damaged, or not in the expected format.
+        InputError: The file is truncated, damaged, or in another format.
         ModuleNotFoundError: The format needs an extra that is not installed.
         BucketError: An object cannot be read, or was replaced.
         OSError: The file cannot be opened or read.

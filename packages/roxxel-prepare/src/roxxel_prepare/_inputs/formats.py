@@ -1,9 +1,9 @@
-"""The formats of input files: their endings, their first bytes, and what is no data.
+"""The formats of input files: endings, first bytes, and files that are not data.
 
-This is the only table of formats. The format of a file is what its name and its first
-bytes agree on, on a disk and in a bucket. A file that is not known for certain is
-refused with what would make it certain: markup, or the bytes of token ids, would
-otherwise become text without a word.
+This is the only table of formats. A file's name and first bytes must agree on its
+format, on a disk and in a bucket. A file whose format is not certain is refused, and
+the error says what would make it certain: otherwise markup, or the bytes of token ids,
+would silently become text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD_BYTES = 4096
 """Number of first bytes that decide about a file."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""UTF-8's byte order mark, which is no part of a text."""
+"""UTF-8's byte order mark, which is not part of the text."""
 
 COMPRESSED = (".gz", ".zst", ".xz", ".bz2")
 """The endings of compressed files, after that of the format: `.jsonl.gz`."""
@@ -47,11 +47,11 @@ class Format:
 
     Attributes:
         what: What a file of this format is, for messages.
-        kind: What a document is: a whole text or a line; fields of a row; or tokens.
+        kind: What a document is: a whole text or a line, fields of a row, or tokens.
             Files of one kind need the same options, and may be mixed.
         endings: The endings of the names.
-        is_text: Whether the file is text, whose first bytes must agree. Of the
-            others, their readers check the bytes.
+        is_text: Whether the file is text, whose first bytes must agree. Readers of
+            other formats check the bytes themselves.
     """
 
     what: str
@@ -89,9 +89,9 @@ class _Beginning:
     """What the first bytes of a file show.
 
     Attributes:
-        what: What begins so, for messages.
+        what: What such a file is, for messages.
         pattern: Matches the first bytes.
-        ending: The ending of such files; empty if they are no input.
+        ending: The ending of such files; empty if they cannot be an input.
         forms: The formats whose files may begin so.
     """
 
@@ -136,7 +136,7 @@ _BEGINNINGS = (
         _JSON,
     ),
 )
-"""What is no plain text, by its first bytes; the first that matches counts."""
+"""First bytes of files that are not plain text; the first match counts."""
 
 _WIDE_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
@@ -173,10 +173,10 @@ def ending_of(path: str) -> str:
 
 
 def format_of(path: str, form: str | None = None) -> str:
-    """Return the format of a file: the one that is given, or that of its name.
+    """Return the format of a file: the given one, or else the one that its name says.
 
     Raises:
-        InputError: The name does not say the format; the message names the way out.
+        InputError: The name does not say the format; the message says what to do.
     """
     found = form or _BY_ENDING.get(ending_of(path))
     if found is None:
@@ -252,7 +252,7 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
         is_given: Whether the user named the format, which then decides alone.
 
     Returns:
-        `name`; but `jsonl` for JSON that is not an array.
+        `name`; but for JSON that is not an array, `jsonl`.
 
     Raises:
         InputError: The bytes are not what the name says.
@@ -308,7 +308,7 @@ def check_kinds(
     A file that was `named` itself is data. Of the files in folders, one kind is data.
 
     Returns:
-        A line that lists the formats if there are several; None for one format.
+        A line that lists the formats if there are several; None if there is one.
 
     Raises:
         InputError: A file's format is not known, or the files are of different kinds.

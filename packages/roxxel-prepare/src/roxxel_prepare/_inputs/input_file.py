@@ -4,11 +4,11 @@ For a truncated or damaged file, the readers of `gzip` and `zstandard` raise exc
 of several types, or none if the end of a Zstandard frame is missing. This module
 decompresses member by member, so its errors name the file and the member. Concatenated
 members are one text, as for the tools `gzip` and `zstd`. Zeros may follow a member of
-gzip, as on tapes of `tar`, and of xz. Any other byte after a member is an error:
-`gzip -d` would leave out the rest of the file, and only warn.
+gzip (as `tar` pads its tapes), and of xz. Any other byte after a member is an error,
+where `gzip -d` would only warn and leave out the rest of the file.
 
-Only bytes that are not in their format are damage, because `--skip-bad` leaves such a
-file out. A lack of memory, and an error of the disk or the bucket, are not.
+Only bytes that break the format count as damage, because `--skip-bad` leaves out a
+damaged file. A lack of memory, or an error of the disk or the bucket, is no damage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PIECE = 1 << 13
 BUFFER = 1 << 20
 _ZSTANDARD_WINDOW = 1 << 31
-"""The largest window that Zstandard has: that of `zstd --long=31`. A decoder refuses
+"""The largest window of Zstandard, which `zstd --long=31` uses. A decoder refuses
 windows over 128 MiB unless it is told to accept them."""
 _GZIP_PADDING = 1
 _XZ_PADDING = 4
@@ -65,8 +65,8 @@ class Compression:
     """A compressed format: its names, the decoder of a member, and its error type.
 
     A member may be followed by any multiple of `padding` zeros, if this is not 0.
-    `magic` are its first bytes, for a decoder that waits for more of them than it needs
-    to refuse others.
+    `magic` are its first bytes: some decoders wait for more bytes before they refuse
+    wrong ones.
     """
 
     name: str
@@ -90,7 +90,7 @@ def library(name: str, extra: str, path: str) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """Return what a library says of the bytes of a file, which its text may contain."""
+    """Return a library's text about a file's bytes; it may contain some of them."""
     # The arguments of a SyntaxError are its text and a position in the code.
     if len(error.args) == 2 and isinstance(error.args[1], tuple):
         error = SyntaxError(error.args[0])
@@ -116,7 +116,7 @@ def naming_damage(message: Callable[[str], str]) -> Generator[None]:
 
 
 def _zlib() -> Any:
-    """Return the zlib of isal, of the extra `fast`, which is twice as fast, or zlib."""
+    """Return the zlib of isal (extra `fast`), twice as fast, or else `zlib`."""
     try:
         return importlib.import_module("isal.isal_zlib")
     except ModuleNotFoundError:
@@ -209,7 +209,7 @@ def _decompressed(
 
 
 def _decoder(what: str, compression: Compression, piece: bytes) -> _Decoder:
-    """Return the decoder of a member that begins with `piece`, which are bytes `what`.
+    """Return the decoder of a member that begins with `piece`, the bytes `what`.
 
     Raises InputError if no member begins so.
     """
@@ -221,7 +221,7 @@ def _decoder(what: str, compression: Compression, piece: bytes) -> _Decoder:
 def _after_padding(
     path: str, file: BinaryIO, compression: Compression, piece: bytes, stop: int
 ) -> tuple[bytes, int]:
-    """Return the bytes after the zeros that may follow a member, and their end.
+    """Return the bytes after the zeros that may follow a member, and where they end.
 
     `piece` is the bytes after the member, which end at byte `stop`.
     """
@@ -242,7 +242,7 @@ def _after_padding(
 
 
 def _not_decoded(what: str, error: Exception, compression: Compression) -> Exception:
-    """Return the error for bytes that a decoder refused; memory is no damage."""
+    """Return the error for refused bytes; a lack of memory is not damage."""
     # `Error -3 while decompressing data: ` of zlib, and `Error -3 ` of isal.
     text = _NUMBERED.sub("", reason(error).rpartition(": ")[2])
     if isinstance(error, MemoryError) or text == _NO_MEMORY:

@@ -47,7 +47,7 @@ def documents_of(
     *,
     is_given: bool,
 ) -> Iterator[object]:
-    """Yield the documents of an opened file; a bad one may yield an InputError.
+    """Yield the documents of an opened file; for a bad one, perhaps an InputError.
 
     The arguments are those of `documents_in`; `form` is not `ds`, and
     `is_given` says whether the user named it.
@@ -247,4 +247,4 @@ _READERS: dict[
     "arrow": _arrow_rows,
 }
 READ_BY_PARTS = {"parquet", "arrow", "ds"}
-"""Formats whose readers read only parts of a file, in large reads."""
+"""Formats whose readers read only parts of a file, many bytes at a time."""

@@ -29,7 +29,7 @@ _SIDE_FILES = (".index", ".metadata", ".loss")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The files of a path, in order; `folder` is None if each of them was named."""
+    """The files of a path, in order; `folder` is None if the user named each file."""
 
     files: list[str]
     folder: str | None = None
@@ -45,10 +45,11 @@ def find_inputs(
     """Return the files that paths, patterns, folders and URLs name.
 
     The files of a pattern and of a folder are in natural order. A folder means its
-    files, and those of the folders in it, without files that are no data, such as
+    files, and the files in its subfolders, without files that are not data, such as
     `README.md`, and without the files of `outputs`. A folder that `datasets` saved
-    means its Arrow files. The files beside a `.ds` file, such as its index, are left
-    out. If the files have several formats, or one is given twice, prints a line.
+    means its Arrow files. Files next to a `.ds` file that belong to it, such as its
+    index, are left out. Prints a line if the files have several formats, or if a file
+    is given twice.
 
     Args:
         paths: Files, folders or patterns; `-` is the standard input.
@@ -102,9 +103,9 @@ def find_inputs(
 
 
 def say_empty(inputs: Inputs) -> None:
-    """Print the first of the files without a row or line; an empty text is a document.
+    """Print the first files that have no row or line; an empty text is a document.
 
-    Call it after the write: a file may be empty because its making failed.
+    Call it after the write. A file may be empty because making it failed.
     """
     empty = [
         path
@@ -119,7 +120,7 @@ def say_empty(inputs: Inputs) -> None:
 
 
 def _say_twice(files: Sequence[str]) -> None:
-    """Print the first of the files that are given more than once."""
+    """Print the first files that are given more than once."""
     counts = Counter(files)
     twice = [path for path, count in counts.items() if count > 1]
     if twice:
@@ -208,13 +209,14 @@ def _found_files(path: str) -> _Found:
 def _is_input(path: Path) -> bool:
     """Return whether a match is a file, or a link to a file that is gone.
 
-    To open such a link is an error: nobody would miss its documents otherwise.
+    Opening such a link is an error: otherwise nobody would notice that its documents
+    are missing.
     """
     return path.is_file() or not path.exists()
 
 
 def _check_no_links(paths: Iterable[Path], folder: Path) -> None:
-    """Raise InputError for a link to a folder, in which no file was searched."""
+    """Raise InputError for a link to a folder: its files were not searched."""
     for path in paths:
         is_link = path.is_symlink() and path.is_dir()
         if is_link and not is_no_data(path.relative_to(folder).as_posix()):

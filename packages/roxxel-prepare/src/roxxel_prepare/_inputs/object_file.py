@@ -1,8 +1,8 @@
 """Read an object in a bucket as an input file, by byte ranges.
 
 While the object is read in order, the ranges grow to 8 MiB, and the next range is
-requested before it is needed, so a reader keeps at most 16 MiB. Other reads request
-exactly their bytes. All responses must come from the same version of the object.
+prefetched, so a reader keeps at most 16 MiB. Other reads request exactly their bytes.
+All responses must come from the same version of the object.
 """
 
 from __future__ import annotations
@@ -87,14 +87,15 @@ def buffered_object(file: ObjectRanges, ahead_to: int | None) -> BinaryIO:
 
     Args:
         file: The object.
-        ahead_to: Byte offset up to which the object is read in order. Default: its end.
+        ahead_to: Byte offset up to which the object is read in order, so that ranges
+            are prefetched. Default: its end.
     """
     limit = file.num_bytes if ahead_to is None else min(ahead_to, file.num_bytes)
     return io.BufferedReader(_Ranges(file, limit), _BUFFER if limit else _SMALL_BUFFER)
 
 
 class _Ranges(io.RawIOBase):
-    """An object as a file without a buffer; requests ahead before `limit`."""
+    """An object as a file without a buffer; it prefetches up to `limit`."""
 
     def __init__(self, file: ObjectRanges, limit: int) -> None:
         self._file = file

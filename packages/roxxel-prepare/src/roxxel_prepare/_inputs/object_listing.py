@@ -32,9 +32,9 @@ def found_objects(
 ) -> tuple[str | None, dict[str, ObjectVersion]]:
     """Return the folder that was searched, and the objects of a URL in natural order.
 
-    As on a disk, a folder means its objects, and those of the folders in it. In a
+    As on a disk, a folder means its objects, and the objects in its subfolders. In a
     pattern, `*` and `[...]` stand for parts of a name, and `**` for folders. The folder
-    is None if each object was named, by the URL or by the list of a saved dataset.
+    is None if the URL, or the list of a saved dataset, names each object.
 
     Raises:
         BucketError: The store cannot be listed, or reports no version of an object.

@@ -1,4 +1,4 @@
-"""Make documents from the fields of table rows and of JSON lines; see `Fields`."""
+"""Make documents from the fields of table rows and JSON lines; see `Fields`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def batch_documents(
 
 
 def _values(column: Any) -> Any:
-    """Return the texts of a column of texts; the column itself for all else.
+    """Return the texts of a column of texts, or any other column itself.
 
-    Converting a column at once takes a tenth of the time of its values one by one.
+    Converting a whole column takes a tenth of the time of converting its values one by
+    one.
     """
     is_text = str(column.type) in ("string", "large_string", "string_view")
     if is_text and not column.null_count:
@@ -83,7 +84,7 @@ def row_document(where: str, fields: RowFields, values: Mapping[str, Any]) -> ob
 
 
 def _check_text(where: str, text: object) -> None:
-    """Raise InputError for half of a surrogate pair, which no encoding can store."""
+    """Raise InputError for half a surrogate pair, which no encoding can store."""
     if not isinstance(text, str) or text.isascii():
         return
     try:
@@ -130,7 +131,7 @@ def _python_value(path: str, row: int, value: Any) -> object:
 
 
 def _json_kind(value: object) -> str:
-    """Return what a value of JSON is, in words of JSON and not of Python."""
+    """Describe a JSON value, in words of JSON and not of Python."""
     if value is None:
         return "null"
     kinds: dict[type, str] = {bool: "a boolean", str: "a text", list: "a list"}
@@ -177,7 +178,7 @@ def json_document(where: str, line: bytes, fields: RowFields) -> object:
 
 
 def _no_document(value: object) -> str | None:
-    """Say why a value of JSON is no document; None for a text and for numbers."""
+    """Describe why a JSON value is no document; None for a text and for numbers."""
     if isinstance(value, str):
         return None
     if not isinstance(value, list):
@@ -211,7 +212,7 @@ def _json_value(where: str, line: bytes) -> Any:
 
 @cache
 def _fast_reader(field: str) -> Callable[[bytes], str] | None:
-    """Return what reads the text of an object, and skips its other fields."""
+    """Return a reader of an object's text that skips its other fields."""
     try:
         library: Any = importlib.import_module("msgspec")
     except ModuleNotFoundError:
@@ -230,7 +231,7 @@ def _fast_reader(field: str) -> Callable[[bytes], str] | None:
 
 @cache
 def _fast_decoder() -> Callable[[bytes], Any] | None:
-    """Return the decoder of msgspec, of the extra `fast`: twice as fast as `json`."""
+    """Return the decoder of msgspec (extra `fast`), twice as fast as `json`."""
     try:
         return importlib.import_module("msgspec.json").decode
     except ModuleNotFoundError:
@@ -238,7 +239,7 @@ def _fast_decoder() -> Callable[[bytes], Any] | None:
 
 
 def text_of(where: str, data: bytes) -> str:
-    """Return the text in UTF-8; raise InputError for bytes that are no text."""
+    """Return bytes as a text; raise InputError for bytes that are not UTF-8."""
     if b"\0" in data:
         raise InputError(
             f"{where}: holds a NUL at byte {data.index(0)}, so it is binary, or text "

@@ -1,4 +1,4 @@
-"""Which fields of a row make a document, as the readers of files ask."""
+"""Which fields of a row make a document, for the readers of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class RowFields(Protocol):
-    """Makes documents of rows: the `Fields` of a write, or all texts of a row.
+    """Makes documents from rows: from the `Fields` of a write, or from all texts.
 
     Without `names`, every field of a row is read. The other attributes are those of
     `Fields`.

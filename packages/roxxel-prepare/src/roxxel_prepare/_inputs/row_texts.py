@@ -1,12 +1,13 @@
-"""Divide files of rows into the rows: arrays of JSON, and tables of CSV and TSV.
+"""Divide files into rows: arrays of JSON, and tables of CSV and TSV.
 
-All keep one row in memory. JSON lines need no such module, because a row is a line.
+Each reader keeps one row in memory. JSON lines need no such module, because a row is a
+line.
 
 TSV is the media type `text/tab-separated-values` of IANA: a row is a line, its fields
 are what lies between tabs, and a quotation mark is a character like any other. Some
 programs write CSV with tabs into a `.tsv`, where a field in quotes may hold tabs, line
-ends and doubled quotes. Nothing in a file tells the two apart for certain, so fields
-that are right in CSV and mean something else there are refused unless the user has
+ends and doubled quotes. Nothing in a file tells the two apart for certain. So fields
+that are valid CSV, but mean something else in TSV, are refused unless the user has
 named the format.
 """
 
@@ -39,11 +40,13 @@ _MAX_FIELD = 2**31 - 1
 _OPENING = re.compile(r'(?:^|\t)"')
 _CONTENT = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 _ONLY_IN_QUOTES = re.compile(r'\A\Z|[\t\r"]')
-"""What a writer of CSV puts into quotes; it leaves other fields as they are."""
+"""Characters that make a CSV writer quote a field; it leaves other fields as they
+are.
+"""
 
 
 def array_documents(path: str, file: BinaryIO, fields: RowFields) -> Iterator[object]:
-    """Yield the documents of a JSON array, whose items are as the lines of JSON lines.
+    """Yield the documents of a JSON array; its items are like lines of JSON lines.
 
     Errors name the item, from 0.
     """
@@ -147,7 +150,7 @@ def tsv_documents(
 
 
 class _Quotes:
-    """Looks in lines of TSV for fields in quotes, as CSV has them."""
+    """Looks in lines of TSV for fields in quotes, as in CSV."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""Divide inputs into units, and say what a preparation will write."""
+"""Divide inputs into units, and describe what a preparation will write."""

@@ -1,11 +1,11 @@
 """The plan of a preparation, and the record of each unit that is done.
 
-The plan is a JSON file beside the manifest. It holds what all processes of the
-preparation must agree on, and what the commit needs: the inputs, the arguments, the
-item type. The first process creates the plan, and the others compare their own inputs
-and arguments with it. The record of a unit lists the shards of the unit. A process
-creates the record after the shards, so a unit with a record is done. Both files are
-sealed with a checksum.
+The plan is a JSON file beside the manifest. It holds the facts that all processes must
+agree on and that the commit needs: the inputs, the arguments, the item type. The first
+process creates the plan, and the others compare their own inputs and arguments with it.
+The record of a unit lists the shards of the unit. A process creates the record after
+the unit's shards, so a unit with a record is done. Both files are sealed with a
+checksum.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordEr
 """The record of a finished unit."""
 
 SKIP_BAD = "skip_bad"
-"""The only argument that a later command may add.
-
-Units that were finished without it have no damage, so it would not change them."""
+"""The only argument that a later command may add. Units that were finished without it
+have no damage, so it cannot change them.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Plan:
     """A preparation that is not committed.
 
     Attributes:
-        job: Digest of the preparation: 12 hexadecimal digits, a part of its files'
-            names.
+        job: Digest of the preparation: 12 hexadecimal digits, which are part of its
+            files' names.
         inputs: Name, size, time and digest of every input; see `Inputs.facts`.
         units: The rows of all units, in the order of the corpus; see `Unit.row`.
         base: Fingerprint of the corpus before the preparation.
@@ -144,7 +144,7 @@ class UnitRecord:
     seconds: float = 0.0
 
     def pack(self) -> bytes:
-        """Return the content of the file; the same every time the unit is written."""
+        """Return the content of the file, the same every time the unit is written."""
         table = asdict(self)
         del table["number"], table["seconds"], table["new"]["sync_s"]
         return _UNIT.pack(table)

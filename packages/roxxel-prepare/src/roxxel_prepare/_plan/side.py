@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Side:
     """One of two corpora: the documents that are held out, or all others.
 
-    Only the tokens of a document decide its side, without its separator and whatever
-    their dtype. So a write (`--split`) and a division of the written shards (`split`)
-    hold out the same documents; the order and the number of inputs do not matter.
-    `share` is the share of documents that are held out.
+    Only a document's tokens decide its side, not its separator or dtype. So a write
+    with `--split`, and a later `split` of the written shards, hold out the same
+    documents. The order and the number of inputs do not matter. `share` is the share of
+    documents that are held out.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Side:
 class Target:
     """One of the corpora of a command.
 
-    `side` is its side of a split. With `lengths`, it has the documents of the least to
-    the greatest number of tokens, with their separators, packed into bins of `pack`.
+    `side` is its side of a split. With `lengths`, it has the documents whose number of
+    tokens, with the separator, is in this range, packed into bins of `pack`.
     """
 
     path: str
@@ -67,7 +67,7 @@ def outputs_of(
     Args:
         filepath: Path of the corpus.
         split: Name and share of the held-out documents.
-        buckets: The tokens of a bin for each range of lengths, ascending.
+        buckets: Tokens of a bin for each range of lengths, ascending.
     """
     found = [Target(filepath)]
     if buckets is not None:
@@ -91,9 +91,9 @@ def outputs_of(
 
 
 def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int]:
-    """Return the lengths of `bucket_by_length`; raise unless they ascend from 2.
+    """Return the lengths of `bucket_by_length`, which must ascend from 2.
 
-    Raises for `pack` too, which is given for all documents.
+    Raises ValueError for other lengths, and if `pack` is given too.
     """
     found = [as_integer("bucket_by_length", each, 2) for each in lengths]
     if not found or found != sorted({*found}):
@@ -125,7 +125,7 @@ def held_out_path(filepath: str, name: str) -> str:
     """Return the path of the corpus that is held out, such as `wiki_valid_*.rox`.
 
     The name is inserted before the star, the suffix `.rox`, or the slash at the end.
-    Beside `out/*.rox`, which means the folder, it is a folder: `out/valid/*.rox`.
+    For `out/*.rox`, which means the folder, it is a folder in it: `out/valid/*.rox`.
     """
     path = filepath.rstrip("/")
     head, slash, last = path.rpartition("/")

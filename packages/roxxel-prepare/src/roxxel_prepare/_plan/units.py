@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from roxxel_prepare._inputs.input_record import Inputs, Span
 
 UNIT_BYTES = 1 << 26
-"""Minimum size of a unit, unless the caller chooses."""
+"""Minimum size of a unit, unless the caller chooses another."""
 
 # Number of objects whose footers or indexes are read at the same time.
 _MOST_THREADS = 32
@@ -60,7 +60,7 @@ class Unit:
 
 
 def parts_of(inputs: Inputs) -> list[Part]:
-    """Return all inputs, each whole."""
+    """Return all inputs, each as a whole."""
     files = zip(inputs.paths, inputs.facts, strict=True)
     return [
         Part(path, None, None, number, facts)

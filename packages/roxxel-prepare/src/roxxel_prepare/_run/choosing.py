@@ -1,4 +1,4 @@
-"""Checks which units a call does, and returns what runs them."""
+"""Check which units a call does, and choose their runner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def runner_of(workers: int | None, ray: str | None) -> Runner | None:
-    """Return what runs units; None if the size of the inputs decides."""
+    """Return the runner of units; None if the size of the inputs decides."""
     if ray is not None and workers not in (None, 1):
         raise ValueError(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
@@ -28,7 +28,7 @@ def runner_of(workers: int | None, ray: str | None) -> Runner | None:
 
 
 def check_part(part: object) -> None:
-    """Raise ValueError for a part that is none."""
+    """Raise ValueError for an invalid part."""
     if part is None:
         return
     is_pair = isinstance(part, (tuple, list)) and len(cast("Any", part)) == 2

@@ -27,7 +27,7 @@ _MAX_NAMED = 10
 
 @dataclass(frozen=True)
 class PartSummary:
-    """The result of one part of a preparation: how many units it has, all done.
+    """The result of one part of a preparation: its number of units, all done.
 
     For the other fields, see `WriteSummary`.
 
@@ -54,8 +54,8 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
     """Commit a preparation whose parts are done; see `prepare`.
 
     If the preparation holds documents out (`split`), first commits the held-out corpus.
-    If it was committed before, says so and changes nothing.
-    Returns a summary for each corpus, by the path of the corpus.
+    If it was committed before, prints this and changes nothing. Returns a summary for
+    each corpus, by the path of the corpus.
 
     Raises:
         FileNotFoundError: There is no preparation to commit.
@@ -168,7 +168,7 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
 
 
 def _lost(place: Place, plan: Plan) -> str:
-    """Return what another write means that was committed first, and what to do."""
+    """Describe what it means that another write was committed first, and what to do."""
     command = roxxel_command(f"format clean --abandon '{place.pattern}'")
     if plan.recipe.exist == "replace":
         return (
@@ -197,7 +197,7 @@ def unit_order(plan: Plan) -> list[int]:
 def _shards_of_all(
     place: Place, plan: Plan, done: Mapping[int, UnitRecord]
 ) -> NewShards:
-    """Return the shards of all units, in order, and say what was skipped.
+    """Return the shards of all units, in order, and print what was skipped.
 
     Raises ValueError if a unit is not in `done`.
     """

@@ -1,7 +1,7 @@
-"""Run the units of a job that are not done, and show how far it is.
+"""Run the units of a job that are not done, and show the progress.
 
 A job writes a corpus, or searches one. Both divide their work into units, which a
-runner gives to processes, and a unit that is done is never done again.
+runner gives to processes. A unit that is done is never done again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from roxxel_prepare._run.runners import Runner, Writer
 
 _MOST_ALIKE = 8
-"""The run ends when this many units failed with one kind of error, and none is done."""
+"""The run ends when this many units have failed with one kind of error and none has
+succeeded.
+"""
 
 
 class SizedUnit(Protocol):
@@ -44,13 +46,13 @@ def run_units(
     runner: Runner,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Do the units that are not done; raise the error of the first that failed.
+    """Do the units that are not done; raise the error of the first unit that failed.
 
     Args:
         what: The corpus, for messages.
         units: All units of the job.
         numbers: The units to do.
-        done: What is done of them.
+        done: The records of the units that are done.
         writer: Does a unit, in any process.
         runner: Runs the writer.
         progress: Called before the first unit, and when a unit ends.
@@ -90,7 +92,7 @@ def run_units(
 
 
 def _naming(unit: SizedUnit, error: Exception) -> Exception:
-    """Return the error of a unit; if a worker died, name the unit's inputs in it.
+    """Return the error of a unit; if a worker died, add the names of the unit's inputs.
 
     All other errors name their input already.
     """
@@ -102,13 +104,13 @@ def _naming(unit: SizedUnit, error: Exception) -> Exception:
 
 
 def _are_alike(errors: Mapping[int, Exception], state: Progress) -> bool:
-    """Return whether units fail alike and none succeeds: so would all others."""
+    """Return whether units fail alike and none succeeds, as the others would too."""
     kinds = {type(error) for error in errors.values()}
     return len(errors) >= _MOST_ALIKE and len(kinds) == 1 and not state.num_done
 
 
 def _failure(state: Progress) -> str:
-    """Describe how many units failed, and what is kept."""
+    """Describe how many units failed, and which results are kept."""
     failed = f"{state.num_failed} of {state.num_units} units failed"
     if state.is_stopped:
         return f"{failed} and stopped the others; {state.num_done} are done and kept"

@@ -81,21 +81,23 @@ def write_files(
             inputs, in a column `path`.
         exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
             of the last write.
-        workers: Processes of this machine. None: one for each core, but not for less
-            than 64 MiB of inputs. A worker does not import your program, so the program
-            needs no main guard, and a tokenizer of yours needs a module of its own.
+        workers: Processes of this machine. None means one for each core, if the inputs
+            have at least 64 MiB. A worker does not import your program. So the program
+            needs no main guard, but your own tokenizer class must stand in another
+            module.
         ray: Address of a Ray cluster that writes the units as tasks, in place of
-            processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
-            the extra `ray`. A program that is connected to Ray uses its own cluster.
+            processes; `""` means the cluster in `RAY_ADDRESS`, or the one on this
+            machine. Needs the extra `ray`. A program that is connected to Ray uses its
+            own cluster.
         part: `(i, n)`: write the units of member `i` of `n`, from 0, and do not commit.
             When all members are done, `commit_files` commits.
         unit_bytes: Minimum size of the inputs of a unit.
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
-            of their tokens, in a second corpus: `wiki_name_*.rox` beside `wiki_*.rox`.
+            of their tokens, in a second corpus: `wiki_name_*.rox` for `wiki_*.rox`.
         bucket_by_length: Ascending lengths, such as `[513, 1025, 4097]`: write a packed
-            corpus for each, `wiki_513_*.rox` and so on of `wiki_*.rox`. A document is
-            in the first whose bins are long enough for it and its separator, else in
-            the last. In place of `pack`.
+            corpus for each, `wiki_513_*.rox` and so on for `wiki_*.rox`. A document
+            goes to the first corpus whose bins have room for it and its separator, or
+            else to the last. Use it instead of `pack`.
         shuffle: Seed of the order of units, and of the documents in each.
         skip_bad: Leave out damaged documents. If damage makes the rest of a file
             unreadable, leave out the rest.
@@ -109,8 +111,8 @@ def write_files(
 
     Returns:
         A summary of the corpus, or of the part. With `split`, a list of two: first the
-        summary of the held-out documents. With `bucket_by_length`, this for each
-        length.
+        summary of the held-out documents. With `bucket_by_length`, such a result for
+        each length.
 
     Raises:
         BucketError: An object cannot be read, or was replaced.
@@ -185,14 +187,14 @@ def write_files(
 
 
 def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
-    """Raise for an argument that is no integer of at least its least value."""
+    """Raise an error for an argument that is not an integer, or below its minimum."""
     for name, value, least in arguments:
         if value is not None:
             as_integer(name, value, least)
 
 
 def _check_choices(form: object, split: object) -> None:
-    """Raise ValueError for a format or a split that is none."""
+    """Raise ValueError for an invalid format or split."""
     if form is not None and form not in FORMATS:
         raise ValueError(f"format={form!r} must be one of {', '.join(FORMATS)}")
     if split is not None:

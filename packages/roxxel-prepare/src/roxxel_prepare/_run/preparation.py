@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 class Choice:
     """Which documents a preparation writes, and in which order.
 
-    `side` selects the documents of one corpus of a split. `lengths` selects those of
-    the least to the greatest number of tokens, with their separators; None is no limit.
-    `shuffle` is the seed that orders the units, and the documents in each unit.
-    `skip_bad` is whether damaged inputs are skipped.
+    `side` selects the documents of one corpus of a split. `lengths` selects documents
+    by their number of tokens, with the separator, from the least to the greatest; None
+    is no limit. `shuffle` is the seed that orders the units, and the documents in each
+    unit. `skip_bad` is whether damaged inputs are skipped.
     """
 
     side: Side | None = None
@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def is_first(self) -> bool:
-        """Whether no other corpus of the same command comes before."""
+        """Whether no other corpus of the same command is written before this one."""
         begins = self.lengths is None or not self.lengths[0]
         return begins and (self.side is None or self.side.is_held_out)
 
@@ -203,7 +203,7 @@ def prepare(
 
 
 def _num_workers(inputs: Inputs) -> int:
-    """Return a process for each core, but not for less than 64 MiB of inputs."""
+    """Return a runner with a process per core, or per 64 MiB of inputs if fewer."""
     num_bytes: int = sum(size for _, size, *_ in inputs.facts)
     return max(1, min(num_cores(), num_bytes // UNIT_BYTES))
 
@@ -351,7 +351,7 @@ class _Preparation:
         runner: Runner,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        """Write units that are not done; raise the error of the first that failed."""
+        """Write the units that are not done; raise the error of the first failure."""
         numbers = [*numbers]
         done = done_units(self._write.place, plan, numbers)
         documents = self._documents

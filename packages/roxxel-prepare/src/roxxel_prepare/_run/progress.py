@@ -1,4 +1,4 @@
-"""How far a preparation is: counts, rates, and the time that is left."""
+"""The progress of a preparation: counts, rates, and the ETA."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _count, _size = partial(short_count, digits=3), partial(short_size, digits=3)
 
 
 class UnitDone(Protocol):
-    """What is known of a unit that is done."""
+    """What is known about a unit that is done."""
 
     @property
     def input_bytes(self) -> int:
@@ -97,7 +97,7 @@ class Progress:
     def fitting(self, width: int) -> str:
         """Return the text; leave out counts until it fits `width` characters.
 
-        The units, the time that is left, and failures always stay.
+        The units, the ETA, and failures always stay.
 
         >>> Progress(num_units=9, num_bytes=8000, num_tokens=5).fitting(40)
         '0 of 9 units, 0 B of 8 kB, 5 tokens'

@@ -41,9 +41,10 @@ class RayRunner:
     buckets.
 
     Args:
-        address: The cluster, as for `ray.init`. None: the cluster of `RAY_ADDRESS`; if
-            it is not set, a cluster that runs on this machine, or else a new one. A
-            program that is already connected to a cluster uses that cluster.
+        address: The cluster, as for `ray.init`. None means the cluster in
+            `RAY_ADDRESS`; if this is not set, a cluster that runs on this machine, or
+            else a new one. A program that is already connected to a cluster uses that
+            cluster.
     """
 
     address: str | None = None

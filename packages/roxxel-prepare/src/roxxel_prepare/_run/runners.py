@@ -2,8 +2,8 @@
 
 A runner gets a picklable writer and the numbers of the missing units. It calls
 `write_unit` for each number, in any order, anywhere, and yields an outcome for each. A
-unit that fails does not stop the others, and neither does a worker that dies: its unit
-is written again.
+failed unit does not stop the others. Neither does a worker that dies: its unit is
+written again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Writer(Protocol):
 class Outcome:
     """The record of a unit that is done, or the error that stopped the unit.
 
-    Both are None if a worker died; its units are written again.
+    Both are None if a worker died: its units are written again.
     """
 
     number: int
@@ -81,8 +81,8 @@ class ProcessRunner:
 
         If one process dies, for example for lack of memory, Python ends the others. New
         processes then write the missing units; if no unit had ended, half as many
-        processes are started. With one process, the unit in progress is known; it fails
-        when a second process dies in it.
+        processes are started. With one process, it is known which unit was in progress.
+        This unit fails when a second process dies in it.
 
         Raises:
             ValueError: This process may not start others.
@@ -148,8 +148,8 @@ def _pickled(writer: Writer) -> bytes:
     """Pickle a writer for processes that do not import the program.
 
     Raises:
-        TypeError: It holds an object that cannot be pickled, such as a tokenizer of the
-            user's, or an object of a class of the program.
+        TypeError: It holds an object that cannot be pickled, such as the user's
+            tokenizer, or an object whose class is defined in the program.
     """
     try:
         pickled = pickle.dumps(writer)
@@ -175,9 +175,9 @@ class _WithoutMain(pickle.Unpickler):
 class _Main(ModuleType):
     """The module `__main__` without its file.
 
-    A new process imports the file of its parent's `__main__`. A program without a main
-    guard would then write the corpus again in each worker, and the standard input has
-    no file at all.
+    A new process imports the file of its parent's `__main__`. Then a program without a
+    main guard would write the corpus again in each worker. And a program from the
+    standard input has no file at all.
     """
 
     def __init__(self, main: ModuleType) -> None:
@@ -195,7 +195,7 @@ _starting = threading.Lock()
 
 @contextlib.contextmanager
 def _without_main() -> Generator[None]:
-    """Let the processes that start meanwhile import nothing of the program."""
+    """Meanwhile, let new processes import nothing of the program."""
     with _starting:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = _Main(main)

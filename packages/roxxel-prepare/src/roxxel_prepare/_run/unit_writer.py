@@ -1,8 +1,8 @@
 """Write one unit; any process may write it, any number of times, with one result.
 
 The shards of a unit have the same names and bytes whichever process writes them. Each
-process writes a draft of its own and renames it, so a unit that two processes write at
-the same time is not damaged. The record of the unit is created last.
+process writes its own draft and renames it, so two processes can write a unit at the
+same time without damage. The record of the unit is created last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UnitWriter:
     """Writes the units of one preparation; can be pickled.
 
     Attributes:
-        job: What writes the shards.
+        job: The `WriteJob` that writes the shards.
         units: All units, in the order of the corpus.
         form: Format of the inputs; see `documents_in`.
         folder: Folder of the inputs; see `Documents`.

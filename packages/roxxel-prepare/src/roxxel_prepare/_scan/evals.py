@@ -1,7 +1,7 @@
 """The texts of evaluation sets: every text in every field of every row.
 
-Which field holds a question and which an answer differs from set to set, and a field
-that nobody named would be a leak that nobody finds. So all are searched.
+The fields of questions and answers differ from set to set, and in a field that nobody
+named, nobody would find a leak. So all fields are searched.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EveryText:
 
 
 def texts_of(paths: Sequence[str]) -> Iterator[str | npt.NDArray[Any]]:
-    """Yield the texts of evaluation sets; of files of tokens, arrays.
+    """Yield the texts of evaluation sets; files of tokens give arrays.
 
     Args:
         paths: Files, folders, patterns or URLs, as for `write_files`, or corpora: paths

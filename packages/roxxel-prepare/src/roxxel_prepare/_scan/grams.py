@@ -1,9 +1,9 @@
-"""The n-grams of evaluation sets, and where they stand among the words of a corpus.
+"""The n-grams of evaluation sets, and where they stand among a corpus's words.
 
-An n-gram is a number that its words make. Two different ones are equal once in about
-2^64 pairs, and such a hit would cost a few masked tokens, so hits are not compared
-again. A text with fewer than n words is searched as a whole, if it has enough words to
-be more than a phrase.
+An n-gram is a number computed from its words. Two different n-grams have the same
+number once in about 2^64 pairs. Such a hit would mask a few tokens, so the words of
+hits are not compared again. A text with fewer than n words is searched as a whole, if
+it is long enough to be more than a phrase.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ LEAST_WORDS = 5
 """A text with fewer words is not searched: "What is the capital of" is no leak."""
 
 _FILTER_BITS = 6
-"""Bits of the filter for each n-gram, as a power of two: 1 of 64 others passes."""
+"""Bits of the filter for each n-gram, as a power of two: 1 in 64 other n-grams
+passes.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """Numbers to find, each with the text that it is of."""
+    """Numbers to find, each with its text."""
 
     keys: _Hashes
     texts: _Places
@@ -78,7 +80,7 @@ class Grams:
     _whole: _Table
     _prefixes: _Table
     _short: dict[int, _Table]
-    """The texts of fewer words, by their number of words."""
+    """The texts with fewer words, by their number of words."""
 
     @staticmethod
     def of(texts: Sequence[_Hashes], ngram: int) -> Grams:
@@ -122,7 +124,7 @@ class Grams:
             documents: The document of each word, rising.
 
         Returns:
-            The first word of each hit, one past its last, and the text.
+            For each hit, its first word, one past its last word, and its text.
         """
         hits = [_in_documents(*self._found(self._whole, words, self.ngram), documents)]
         if self._short:

@@ -1,8 +1,8 @@
 """Search a corpus for text of evaluation sets, and write a receipt of what is found.
 
-The corpus is divided into units, which processes, tasks of Ray or members of a job
-array search; all find the same. What a unit has found is kept beside the receipt until
-that is written, so a scan that is interrupted goes on.
+The corpus is divided into units. Processes, tasks of Ray or members of a job array
+search the units, and all find the same. A unit's results are kept next to the receipt
+until the receipt is written, so an interrupted scan can continue.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from roxxel_prepare._run.progress import Progress
 
 _RULES = 1
-"""Version of what is compared: another one finds other places."""
+"""Version of the comparison: another version finds other places."""
 
 
 def scan_corpus(
@@ -60,18 +60,18 @@ def scan_corpus(
 ) -> Scan | PartSummary:
     """Find the text of evaluation sets in a corpus, and write a receipt.
 
-    Give the receipt to a curriculum (`without`), and no step reads what it lists. After
-    an interruption, the same call goes on.
+    Give the receipt to a curriculum (`without`), and no step reads the tokens that it
+    lists. After an interruption, the same call continues.
 
     Args:
         corpus: The corpus, as for `Roxxel`, or one of another format.
         against: Evaluation sets: files, folders, patterns or URLs, as for
             `write_files`, or corpora. Every text in every field of a row is searched.
         out: The receipt, a file on a disk. Default: `scan_path`.
-        ngram: Number of words that must be equal, in a row and normalised: without
-            regard to white space, punctuation, capitals, accents and the Unicode form.
-            A text with fewer words must be equal as a whole; with fewer than 5, it is
-            not searched. In a corpus without a tokenizer, the number of tokens.
+        ngram: Number of consecutive words that must be equal, without regard to white
+            space, punctuation, capitals, accents and the Unicode form. A text with
+            fewer words must be equal as a whole; a text with fewer than 5 is not
+            searched. In a corpus without a tokenizer, `ngram` counts tokens.
         tokenizer: The corpus's tokenizer, if the corpus does not keep it.
         workers: As for `write_files`.
         ray: As for `write_files`.
@@ -81,12 +81,12 @@ def scan_corpus(
         progress: As for `write_files`.
 
     Returns:
-        What the receipt holds, or a summary of the part.
+        The content of the receipt, or a summary of the part.
 
     Raises:
         InputError: An evaluation set is damaged, or of no known format.
         OSError: A file cannot be read or written, or worker processes died.
-        ShardError: `out` is a file, but no receipt of a scan.
+        ShardError: `out` is a file, but not a receipt of a scan.
         ValueError: An argument is invalid, no text is long enough to be searched, or
             the corpus records no tokenizer and the evaluation sets are text.
 
@@ -182,7 +182,7 @@ def _named(corpus: str | os.PathLike[str] | Sequence[str]) -> str:
 def _numbers(
     text: str | npt.NDArray[np.int64], codec: TextCodec | None, names: Sequence[str]
 ) -> npt.NDArray[np.uint64]:
-    """Return what is compared of a text: numbers of its words, or of its tokens."""
+    """Return the numbers by which a text is compared: of its words, or its tokens."""
     if codec is None:
         if isinstance(text, str):
             raise ValueError(

@@ -1,8 +1,8 @@
 """Search a part of a corpus for n-grams; any process may do it, with one result.
 
-A unit has the documents that begin in a range of tokens. A document that is longer than
-what is read at a time is read in parts, each with the end of the part before, so that
-no n-gram of up to 65 536 tokens is missed.
+A unit has the documents that begin in a range of tokens. A long document is read in
+parts. Each part begins with the end of the part before, so that no n-gram of up to 65
+536 tokens is missed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _Rows = npt.NDArray[np.int64]
 
 _CHUNK = 1 << 19
-"""Tokens that are searched at a time, unless one document has more."""
+"""Number of tokens searched at a time, unless one document has more."""
 
 _OVERLAP = 1 << 16
 _JOINED = 1 << 13
@@ -90,7 +90,7 @@ class Searcher:
     Attributes:
         corpus: The corpus, at the version that is searched.
         tokenizer: Its tokenizer, if the corpus keeps none.
-        grams: What is searched.
+        grams: The n-grams to find.
         units: All units.
         records: Where the record of each unit is written.
     """
@@ -170,13 +170,13 @@ class Searcher:
         return np.stack(hits, axis=1)
 
     def _in_text(self, codec: TextCodec, tokens: npt.NDArray[Any], start: int) -> _Rows:
-        """Search a document that only all of its tokens decode to."""
+        """Search a document that can only be decoded as a whole."""
         words = words_of(codec.decode(tokens))
         documents = np.zeros(words.hashes.size, np.int64)
         first, last, texts = self.grams.find(words.hashes, documents)
 
         def num_tokens(num_bytes: int) -> int:
-            """Return how many first tokens have at least so many bytes of text."""
+            """Return how many first tokens have at least a number of bytes of text."""
             counts = range(tokens.size + 1)
             return bisect_left(counts, num_bytes, key=lambda n: len(decoded(n)))
 
@@ -205,7 +205,7 @@ def units_of_corpus(corpus: TokenReader, unit_bytes: int) -> list[ScanUnit]:
 
 
 def _groups(corpus: TokenReader, unit: ScanUnit) -> Iterator[_Rows]:
-    """Yield rows `(document, start, stop)` of a unit, those to read at a time.
+    """Yield rows `(document, start, stop)` of a unit, in groups to read at a time.
 
     A part of a long document is a row of its own.
     """
@@ -231,13 +231,13 @@ def _groups(corpus: TokenReader, unit: ScanUnit) -> Iterator[_Rows]:
 
 
 def _joined(pieces: Sequence[bytes]) -> bytes:
-    """Return all bytes; few at a time, because `join` looks at each object twice."""
+    """Join all bytes, a few at a time, because `join` looks at each object twice."""
     parts = range(0, len(pieces), _JOINED)
     return b"".join([b"".join(pieces[at : at + _JOINED]) for at in parts])
 
 
 def _without_others(ids: _Rows, starts: _Rows, stops: _Rows) -> _Rows:
-    """Return tokens with ids that nobody has for those of no document."""
+    """Return tokens; those outside of documents get ids that no token has."""
     change = np.zeros(ids.size + 1, np.int64)
     change[starts] += 1
     np.add.at(change, stops, -1)
@@ -246,7 +246,7 @@ def _without_others(ids: _Rows, starts: _Rows, stops: _Rows) -> _Rows:
 
 
 def _merged(found: _Rows) -> _Rows:
-    """Return the hits in order, those of a document that overlap as one."""
+    """Return the hits in order; merge those of a document that overlap."""
     if not len(found):
         return found
     found = found[np.lexsort((found[:, 3], found[:, 1], found[:, 0]))]

@@ -2,14 +2,15 @@
 
 Two spellings of a text have the same words if they differ only in white space,
 punctuation, capitals, accents, invisible characters, or in the Unicode form of a
-character, such as `ﬁ` for `fi` or a letter of full width. Normalising works character
-by character, so that each word still knows its place in the text: a character is
-decomposed (NFKD), case-folded, and loses its marks (Unicode, *Standard Annex 15*). A
-word is a run of letters and digits, but of scripts without spaces between words, such
-as Chinese or Thai, each character is one.
+character, such as the ligature `ﬁ` for `fi`. Normalising works character by character,
+so that each word still knows its place in the text: a character is decomposed (NFKD),
+case-folded, and loses its marks (Unicode, *Standard Annex 15*). A word is a run of
+letters and digits. In scripts without spaces between words, such as Chinese or Thai,
+each character is a word.
 
-All is arithmetic on arrays: `python tests-integration/benchmarks/prepare_scan.py`
-prints its speed beside that of plain reading.
+All of this is arithmetic on arrays: `python
+tests-integration/benchmarks/prepare_scan.py` prints its speed and that of plain
+reading.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ _NUM_POINTS = 0x110000
 _LONE = dict.fromkeys(range(0xDC80, 0xDD00), " ")
 
 _BLOCK = 1 << 16
-"""Bytes of text at a time: what they become stays in the processor's cache."""
+"""Bytes of text at a time: few enough that the results stay in the processor's
+cache.
+"""
 
 _NONE, _IN_WORD, _WORD = 0, 1, 2
-"""Kinds of characters: between words, a part of a word, a word of its own."""
+"""Kinds of characters: between words, part of a word, a whole word."""
 
 _INVISIBLE = {"Mn", "Me", "Cf"}
-"""Categories of characters that vanish: marks, and what only directs the layout."""
+"""Categories of characters that vanish: marks, and characters for layout."""
 
 _SINGLES = (
     (0x0E00, 0x0FFF),  # Thai, Lao, Tibetan
@@ -53,8 +56,8 @@ class Words(NamedTuple):
 
     Attributes:
         hashes: A number for each word, the same in every process and release.
-        starts: Byte of the text, in UTF-8, at which each begins.
-        stops: One past its last byte.
+        starts: Byte of the UTF-8 text at which each word begins.
+        stops: One past each word's last byte.
     """
 
     hashes: _Hashes
@@ -63,7 +66,7 @@ class Words(NamedTuple):
 
 
 def words_of(text: bytes) -> Words:
-    """Return the words of a text in UTF-8; bytes that are no UTF-8 part words.
+    """Return the words of a text in UTF-8; bytes that are not UTF-8 separate words.
 
     >>> one, other = words_of("L'École: fine".encode()), words_of(b"l ecole, FINE")
     >>> one.hashes.tolist() == other.hashes.tolist(), one.starts.tolist()
@@ -83,7 +86,7 @@ def words_of(text: bytes) -> Words:
 
 
 def _end_of_block(text: bytes, start: int) -> int:
-    """Return where the next block ends: not in a word, nor in a character."""
+    """Return where the next block ends: never inside a word or a character."""
     stop = start + _BLOCK
     if stop >= len(text):
         return len(text)
@@ -129,7 +132,7 @@ def _in_unicode(text: bytes) -> Words:
 
 
 def _with_spaces(text: bytes) -> bytes:
-    """Return a text of the same size with spaces for bytes that are no UTF-8."""
+    """Return a text of the same size, with spaces for bytes that are not UTF-8."""
     return text.decode("utf-8", "surrogateescape").translate(_LONE).encode()
 
 
@@ -194,12 +197,12 @@ def _ascii() -> bytes:
 
 
 class _Table:
-    """What characters become when they are normalised.
+    """The normal forms of characters.
 
     Attributes:
-        lengths: Characters of the normal form, by character.
-        firsts: The first of them.
-        places: Where `others` has all of them, if they are several.
+        lengths: Number of characters in the normal form, by character.
+        firsts: The first character of the normal form.
+        places: Where `others` has the normal form, if it has several characters.
         others: The normal forms of several characters, one after another.
         kinds: Kind of each character of a normal form.
     """

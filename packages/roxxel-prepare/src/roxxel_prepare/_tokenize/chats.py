@@ -4,23 +4,25 @@ A template is a program in Jinja, whose functions are those that `transformers` 
 it, with one exception: there is no `strftime_now`, because the bytes of a corpus must
 not depend on the day. Templates that look for it first take their own date.
 
-A template may mark what the assistant says with `{% generation %}`. Otherwise each
-message of the assistant is what its chat has more than the chat before it, with the
-prompt for an answer. This is known only if each of these texts begins the whole one.
-If the last message is the assistant's, so is the end of the document: a template need
-not have a token that ends a turn, and the model must learn to stop.
+A template may mark what the assistant says with `{% generation %}`. Otherwise the
+template renders the chat up to each message of the assistant, without it (with the
+prompt for an answer) and with it. The message is the difference. This works only if
+each of these texts is the beginning of the whole chat. If the last message is the
+assistant's, the end of the document counts as the assistant's too: the template may
+have no token that ends a turn, and the model must learn to stop.
 
-A content is a text, or a list of parts, and a template may take one of the two or both.
-Nothing in a template says so. So each chat is also rendered with a text of ours in
-place of each text: a template takes what it writes. What it leaves out would be lost
-in silence, so that is an error, and so is a text that does not stand in the chat as it
-is, because the template cuts it: many drop the reasoning in an answer. They may strip
-its ends, as models have seen it. Only in an answer of weight 0, which is not learned,
-may reasoning be missing: a model that is asked does not see that of earlier answers.
+A content is a text, or a list of parts, and a template may accept one of the two or
+both. Nothing in a template says which. So each chat is also rendered with marker texts
+in place of its texts: a form is accepted if its markers appear. It is an error if a
+template leaves a text out, which would be lost in silence. It is also an error if the
+template changes a text: many drop the reasoning in an answer. A template may strip the
+ends of a text, because models have seen such chats. Only in an answer of weight 0,
+which the loss leaves out, may reasoning be missing: a model in use does not see the
+reasoning of earlier answers.
 
 A chat is encoded as one text, in which the template has written the special tokens, as
 `transformers` does for inference. So a token may span the border of what the assistant
-says; it is learned if any of its characters is.
+says. The loss counts the token if it counts any of its characters.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ _TOKENS = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls"
 
 @dataclass(frozen=True)
 class _Said:
-    """A text in a field of a message, and the text of ours that stands for it."""
+    """A text in a field of a message, and the marker text that stands for it."""
 
     message: int
     field: str
@@ -96,8 +98,8 @@ class ChatTemplate:
         name: Where the template is, for messages.
         text: The template.
         tokens: The texts of special tokens by the names that templates use.
-        refused: Texts that no message may hold: those of special tokens, which a
-            message would else put into the corpus.
+        refused: Texts that no message may contain: those of special tokens, which a
+            message could otherwise put into the corpus.
     """
 
     name: str
@@ -119,7 +121,7 @@ class ChatTemplate:
 
         Raises:
             ModuleNotFoundError: Jinja is not installed.
-            ValueError: It is no template, or uses a token that has no text.
+            ValueError: This is not a template, or it uses a token that has no text.
         """
         text = template
         if isinstance(template, list):
@@ -156,13 +158,13 @@ class ChatTemplate:
     def render(self, messages: object) -> tuple[str, _Spans]:
         """Return the text of a chat, and the spans of what the assistant says.
 
-        The last span ends one character after the text if the assistant speaks last:
-        then the end of the document is learned too. A field of a message that is None
-        is left out, because a table cannot tell it from one that is missing.
+        If the assistant speaks last, the last span ends one character after the text:
+        the loss then counts the end of the document too. A field of a message that is
+        None is left out, because a table cannot tell it from a missing field.
 
         Raises:
-            ValueError: The messages cannot be rendered, or hold a text that is refused,
-                or what the assistant says is unknown or nothing.
+            ValueError: The messages cannot be rendered, contain a refused text, or
+                nothing in them is known to be the assistant's.
         """
         taken, said, trial = self._as_taken(self._parsed(messages))
         unlearned = {at for at, each in enumerate(taken) if each.get("weight") == 0}
@@ -217,13 +219,13 @@ class ChatTemplate:
         return found
 
     def _as_taken(self, messages: _Messages) -> tuple[_Messages, list[_Said], str]:
-        """Return the messages with contents as the template takes them.
+        """Return the messages with contents in the form that the template accepts.
 
-        The contents as they are come first, then texts, then lists of parts. Also
-        returns what the messages say, and the rendering with texts of ours for it.
+        It tries the contents as they are, then as texts, then as lists of parts. Also
+        return the texts of the messages, and the rendering with marker texts for them.
 
         Raises:
-            ValueError: The template refuses them all, or leaves something out.
+            ValueError: The template refuses all forms, or leaves something out.
         """
         problems: list[ValueError] = []
         for change in (None, _joined, _as_parts):
@@ -241,7 +243,7 @@ class ChatTemplate:
         raise problems[1]
 
     def _trial(self, messages: _Messages) -> tuple[list[_Said], str]:
-        """Return what messages say, and their rendering with texts of ours for it.
+        """Return the texts of messages, and their rendering with marker texts for them.
 
         Raises:
             ValueError: The template refuses them, or leaves a content out.
@@ -256,7 +258,7 @@ class ChatTemplate:
         return said, trial
 
     def _check_fields(self, messages: _Messages, said: list[_Said], trial: str) -> None:
-        """Check that the template writes what is said besides contents."""
+        """Check that the template writes the texts that are not contents."""
         written: dict[tuple[int, str], bool] = {}
         for each in said:
             place = each.message, each.field
@@ -279,7 +281,7 @@ class ChatTemplate:
     def _check_whole(
         self, messages: _Messages, text: str, said: list[_Said], trial: str
     ) -> None:
-        """Check that what is said stands in the chat, in the order of the trial."""
+        """Check that the texts stand in the chat, in the order of their markers."""
         at = 0
         for each in sorted(said, key=lambda each: trial.find(each.needle)):
             message = messages[each.message]
@@ -325,7 +327,7 @@ class ChatTemplate:
     def _by_marks(
         self, messages: _Messages, unlearned: set[int], trial: str
     ) -> tuple[str, _Spans, set[int]]:
-        """Return the text of a chat, its learned spans, and the messages in them."""
+        """Return the text of a chat, its learned spans, and the messages in these."""
         text, spans = _without_marks(self._rendered(messages))
         whole, marked = _without_marks(trial)
         inside = [
@@ -352,7 +354,7 @@ class ChatTemplate:
     def _by_prefixes(
         self, messages: _Messages, unlearned: set[int], _: str
     ) -> tuple[str, _Spans, set[int]]:
-        """Return the text of a chat, its learned spans, and the messages in them."""
+        """Return the text of a chat, its learned spans, and the messages in these."""
         text = self._rendered(messages)
         spans: list[tuple[int, int]] = []
         learned = {at for at, each in enumerate(messages) if each["role"] == _ASSISTANT}
@@ -399,8 +401,7 @@ class ChatTemplate:
 def chat_encoder(tokenizer: Any) -> _Encode:
     """Return a function that encodes the texts of chats.
 
-    It also returns the spans of the tokens that are learned, from those of the
-    characters.
+    The function turns the learned spans of characters into learned spans of tokens.
 
     Args:
         tokenizer: A `tokenizers.Tokenizer`, which does not change.
@@ -446,7 +447,7 @@ def _compiled(text: str) -> _Compiled:
     has_marks = False
 
     class Generation(extensions.Extension):
-        """The block `{% generation %}`, whose text is put between marks."""
+        """The block `{% generation %}`; it puts its text between marks."""
 
         tags = frozenset({"generation"})
 
@@ -554,7 +555,7 @@ def _given(part: object) -> object:
 
 
 def _problem_of_content(content: object) -> str:
-    """Return why a content has no texts alone; empty if it has."""
+    """Describe what a content holds besides texts; empty if it holds only texts."""
     if isinstance(content, str):
         return ""
     if not isinstance(content, list):
@@ -582,7 +583,7 @@ def _problem_of_weight(weight: object) -> str:
 
 
 def _problem_of(part: object) -> str:
-    """Return why a part of a content is no text; empty if it is one."""
+    """Describe why a part of a content is no text; empty if it is a text."""
     if not isinstance(part, dict):
         return f"is {name_of(part)}"
     table = cast("dict[str, object]", part)
@@ -626,17 +627,17 @@ def _says(message: dict[str, Any], field: str, value: object) -> bool:
 
 
 def _may_be_cut(message: dict[str, Any]) -> bool:
-    """Return whether a template may drop the reasoning: in an unlearned answer."""
+    """Return whether a template may drop the reasoning, as in an unlearned answer."""
     return message["role"] == _ASSISTANT and message.get("weight") == 0
 
 
 def _with_needles(
     number: int, message: dict[str, Any], said: list[_Said]
 ) -> dict[str, Any]:
-    """Return a message with texts of ours for what it says; blank texts stay.
+    """Return a message with marker texts in place of its texts; blank texts stay.
 
-    Adds what it says to `said`. The values of a call's arguments are written as JSON,
-    so numbers there are texts too.
+    Adds its texts to `said`. A template writes the values of a call's arguments as
+    JSON, so numbers there are texts too.
     """
     first = len(said)
 

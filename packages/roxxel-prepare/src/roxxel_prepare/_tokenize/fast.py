@@ -1,17 +1,18 @@
 """Encodes batches of texts with `fastokens`, with the ids of `tokenizers` or an error.
 
-`fastokens` makes a preparation 15 to 30 times as fast as `tokenizers` does
-(`tests-integration/benchmarks/prepare.py` prints both), but it is another program: it
+With `fastokens`, a preparation is 15 to 30 times as fast as with `tokenizers`
+(`tests-integration/benchmarks/prepare.py` prints both). But it is another program: it
 may know another version of Unicode, or have a fault. So `tokenizers` decides what is
 right, in three ways:
 
 - `fastokens` refuses the kinds of models that it cannot encode (Unigram, WordPiece);
-- each character is encoded by both when it is first met, between letters, digits,
-  spaces and line ends. A text with a character that differs goes to `tokenizers`;
-- the first document and then one in 4 000 characters, in whole documents, are encoded
-  by both. A difference there is an error, because nothing says how many others there
-  are. `tokenizers` encodes a character in the time of a hundred, so this costs about
-  3 %, however long documents are; one document in a thousand cost 10 %.
+- the first time a character occurs, both encode it, between letters, digits, spaces and
+  line ends. A text with a character that differs goes to `tokenizers`;
+- both encode the first document, and then whole documents that have together one of 4
+  000 characters. A difference there is an error, because there may be any number of
+  others. This costs about 3 %, however long documents are. (`fastokens` encodes a
+  hundred characters in the time that `tokenizers` needs for one, and one document in a
+  thousand would cost 10 %.)
 """
 
 from __future__ import annotations
@@ -37,17 +38,16 @@ _NUM_CODE_POINTS = 0x110000
 # U+180E is a space to `tokenizers`. Besides, it takes 0.6 of the time of four texts.
 _AROUND = "a{0}b\n1{0}2\n {0} \n{0}\n"
 _MOST_CHARACTERS = 1 << 31
-"""Characters after which the encoder is made again, to bound what it remembers.
-
-A worker then had at most 370 MiB over 5 GB of text, and without it 395 MiB over 3 GB
-(`--memory` of the same benchmark)."""
+"""Number of characters after which a new encoder is made, to bound its caches. So a
+worker had at most 370 MiB over 5 GB of text; without this, 395 MiB over 3 GB
+(`--memory` of the same benchmark).
+"""
 
 
 class FastTokenizer:
     """A tokenizer of the library `tokenizers` that encodes batches with `fastokens`.
 
-    Whatever is not defined here is asked of the reference: single texts, decoding, the
-    vocabulary.
+    Everything else goes to the reference: single texts, decoding, the vocabulary.
 
     Args:
         reference: A `tokenizers.Tokenizer`, which decides what is right.
@@ -81,7 +81,7 @@ class FastTokenizer:
 
     @property
     def encoder(self) -> str:
-        """What encodes, with its version and that of the reference."""
+        """The library that encodes and the reference, with their versions."""
         fast, reference = (
             f"{name} {version(name)}" for name in ("fastokens", "tokenizers")
         )
@@ -89,7 +89,7 @@ class FastTokenizer:
 
     @property
     def encode_special_tokens(self) -> bool:
-        """Whether the text of a special token is encoded as any other text."""
+        """Whether the text of a special token is encoded like any other text."""
         return self._reference.encode_special_tokens
 
     @encode_special_tokens.setter
@@ -167,7 +167,7 @@ class FastTokenizer:
         return [items[start:stop] for start, stop in pairwise(bounds)]
 
     def _differing(self, texts: Sequence[str]) -> list[int]:
-        """Return the numbers of the texts with a character that differs."""
+        """Return the numbers of texts with a character that they encode differently."""
         wide = [n for n, text in enumerate(texts) if not text.isascii()]
         points = [_code_points(texts[number]) for number in wide]
         states = [self._known[each] for each in points]
@@ -186,7 +186,7 @@ class FastTokenizer:
         ]
 
     def _compare(self, new: np.ndarray[Any, Any]) -> None:
-        """Let both encode characters that are not known yet."""
+        """Let both encode characters that occur for the first time."""
         texts = [_AROUND.format(chr(point)) for point in new]
         right = self._reference.encode_batch_fast(texts, add_special_tokens=False)
         found = self._flat(texts, add_special_tokens=False)

@@ -1,8 +1,8 @@
 """Fetch a tokenizer's files from the Hugging Face hub, or from its cache.
 
-The library of the hub tries again for half a minute after a refused connection, and for
-minutes where a firewall drops packets, even if the cache holds the file. A node of a
-cluster often has no way to the hub, so this module asks once, and then uses the cache.
+After a refused connection, the hub's library tries again for half a minute, and for
+minutes if a firewall drops packets, even if the cache holds the file. A node of a
+cluster often cannot reach the hub, so this module asks once, and then uses the cache.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _TIMEOUT_S = 10
 
 
 def fetch(name: str, file: str, others: Iterable[str]) -> tuple[Path, list[Path]]:
-    """Return the paths of a file and of those others that exist, in a local cache.
+    """Return the paths, in a local cache, of a file and of other files that exist.
 
     Raises:
         OSError: The hub cannot be reached, and the cache does not hold the file.
-        Exception: As the library raises: the name is unknown or private, for example.
+        Exception: As the library raises it, for example because the name is unknown or
+            private.
     """
     with _quiet():
         reason = _why_unreachable(name, file)
@@ -73,7 +74,7 @@ def _why_unreachable(name: str, file: str) -> str | None:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Leave out the lines about each attempt: the error says that all failed."""
+    """Hide the log lines about each attempt: the error says that all failed."""
     importlib.import_module("huggingface_hub.file_download")  # Sets the level.
     logger = logging.getLogger("huggingface_hub")
     before = logger.level

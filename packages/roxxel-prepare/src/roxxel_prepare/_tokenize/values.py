@@ -1,9 +1,9 @@
-"""The values of a chat as a template gets them: JSON, of which only texts are printed.
+"""The values of a chat as a template gets them: JSON, from which it prints only texts.
 
-A template that prints a list, a table, true, false or null prints how Python spells it,
-such as `[{'type': 'text'}]` or `None`, and a model would learn that. So these values
-raise wherever a template turns them into text: by printing, joining, formatting, or a
-filter. Numbers are spelled alike in both languages.
+If a template printed a list, a table, true, false or null, it would print Python's
+spelling, such as `[{'type': 'text'}]` or `None`, and a model would learn that. So these
+values raise an error wherever a template turns them into text: by printing, joining,
+formatting, or a filter. JSON and Python spell numbers alike.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class SpellingError(ValueError):
-    """A template prints a value as Python spells it."""
+    """A template prints a value in Python's spelling."""
 
 
 class _Unprinted:
-    """A value that raises where it becomes a text."""
+    """A value that raises an error where it becomes a text."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class _List(_Unprinted, list[Any]):
 
 
 class _Literal(_Unprinted):
-    """True, False or None; neither can be subclassed."""
+    """True, False or None, whose types cannot be subclassed."""
 
     __slots__ = ("value",)
 
@@ -69,10 +69,10 @@ NOTHING = _Literal(None)
 
 
 def as_value(value: object) -> Any:
-    """Return a value of JSON as a template gets it.
+    """Return a value of JSON in the form that a template gets.
 
     Raises:
-        ValueError: It is no value of JSON; the message begins with what it is.
+        ValueError: This is not a value of JSON; the message begins with what it is.
     """
     if isinstance(value, np.generic):
         value = cast("object", value.item())
@@ -92,7 +92,7 @@ def as_value(value: object) -> Any:
 
 
 def name_of(value: object) -> str:
-    """Return what JSON calls a value, with the value if that is short."""
+    """Return JSON's word for a value, and the value itself if it is short."""
     value = _bare(value)
     if value is None or isinstance(value, bool):
         return json.dumps(value)
@@ -107,7 +107,7 @@ def printed(value: object) -> object:
     """Return a value that a template prints.
 
     Raises:
-        SpellingError: It is neither a text nor a number.
+        SpellingError: The value is neither a text nor a number.
     """
     is_text = isinstance(value, str) or type(value).__name__.endswith("Undefined")
     if not is_text and type(value) not in (int, float):
@@ -116,7 +116,7 @@ def printed(value: object) -> object:
 
 
 def json_default(value: object) -> object:
-    """Return what `json.dumps` writes for a value that it does not know."""
+    """Return what `json.dumps` shall write for one of these values."""
     if isinstance(value, _Literal):
         return value.value
     raise TypeError(f"a {type(value).__name__} is no value of JSON")

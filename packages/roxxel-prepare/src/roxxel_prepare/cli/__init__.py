@@ -130,7 +130,7 @@ _MOST_LISTED = 10
 
 
 def _print_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
-    """Print what a scan found, and how a run leaves it out."""
+    """Print what a scan found, and how to leave it out of a run."""
     if isinstance(found, PartSummary):
         say(
             f"{corpus}: {found.num_units} units of this part are done; when all parts "

@@ -1,4 +1,4 @@
-"""The command split: hold documents of a corpus out."""
+"""The command `split`: hold out documents of a corpus."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def split(options: argparse.Namespace) -> int:
 
 
 def _check_appends(writes: Sequence[CorpusWrite]) -> None:
-    """Raise if an append would be refused after the first: half a split."""
+    """Raise an error if the second append would be refused: half a split."""
     for write in writes:
         found = write.place.existing() if write.recipe.appends else None
         if found is not None:
@@ -110,7 +110,7 @@ def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
 
 
 def _check_dense(corpus: Roxxel, options: argparse.Namespace) -> None:
-    """Raise if the corpus is packed: its documents may be parts of documents."""
+    """Raise an error if the corpus is packed: it may hold parts of documents."""
     if corpus.unit is not None:
         raise ValueError(
             f"{options.corpus}: is packed in bins of {corpus.unit} tokens, and a split "

@@ -94,7 +94,7 @@ def _stderr_width() -> int:
 
 
 class _Status(Protocol):
-    """The state of some work; a status line shows its text."""
+    """The progress of some work; a status line shows its text."""
 
     @property
     def is_end(self) -> bool:
@@ -131,9 +131,9 @@ def status_line() -> Callable[[_Status], None]:
 
 
 def shares_line(pairs: Iterable[tuple[WriteSummary, WriteSummary]]) -> str:
-    """Say which shares of the documents and of the tokens are held out.
+    """Describe which shares of the documents and of the tokens are held out.
 
-    They differ: a few long documents have many tokens.
+    The two differ, because a few long documents have many tokens.
 
     Args:
         pairs: Summaries of held-out documents, and of the others.

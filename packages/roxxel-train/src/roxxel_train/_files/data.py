@@ -1,4 +1,4 @@
-"""Which data a run has read and plans to read, as its folder records it.
+"""Which data a run has read and plans to read, according to its folder.
 
 The row of a start holds the paths of the corpora, and the state of the sampler at the
 last planned step, which determines all batches of the run. From this row alone a
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def data_state(
     path: str | os.PathLike[str], *, needs_checkpoint: bool = False
 ) -> dict[str, Any]:
-    """Return the recorded data state of a run, from which its batches are recomputed.
+    """Return the recorded data state of a run, from which to recompute its batches.
 
     The state holds the seed, the versions of the corpora, the curriculum's `longest`,
     and the trained phases. With this state a curriculum returns the batches that the
@@ -107,7 +107,7 @@ class RunData:
 
 
 class Descriptions:
-    """What describes the checkpoints in a folder; each description is read once."""
+    """The descriptions of the checkpoints in a folder; each is read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

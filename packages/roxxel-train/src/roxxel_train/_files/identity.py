@@ -1,9 +1,9 @@
 """Which run a folder holds, and whether the folder is a copy of another.
 
 `run.json` has the id of the run and the place of its folder. A copied folder has the id
-of its original, so a checkpoint that is copied from one to the other would be resumed
-there, with another past. So a copy takes an id of its own at its first start, and each
-checkpoint records the id of the run that saved it.
+of its original. If somebody then copied a checkpoint from one to the other, the run
+there would resume it, with another past. So a copy gets a new id at its first start,
+and each checkpoint records the id of the run that saved it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def registered(
 ) -> dict[str, Any]:
     """Return the content of `run.json` for a folder that is at `place` now.
 
-    A copy gets a new id. Its checkpoints up to `newest_step` are those of the original.
+    A copy gets a new id. Its checkpoints up to `newest_step` belong to the original.
     """
     was = record["place"]
     moved = was["path"] != place["path"]
@@ -52,7 +52,7 @@ def registered(
 
 
 def known_ids(record: Mapping[str, Any] | None) -> set[str]:
-    """Return the id of a run, and the ids of the runs that its folder is a copy of."""
+    """Return the id of a run, and the ids of the runs of which its folder is a copy."""
     if record is None:
         return set()
     return {record["id"], *(each["id"] for each in record.get("copied_from", []))}

@@ -3,10 +3,10 @@
 Both files only grow. `roxxel_train.starts` says which rows are the result of a run that
 was killed and resumed.
 
-One `Worker` writes both files. The terminal and every sink have a `Worker` of their
-own: a terminal that is stopped with Ctrl-S, or a sink that waits for a server, delays
-only its own calls. `failure` has the first error of a write, which the next `flush` or
-`close` raises.
+One `Worker` writes both files. The terminal and every sink have their own `Worker`: a
+terminal that is stopped with Ctrl-S, or a sink that waits for a server, delays only its
+own calls. `failure` has the first error of a write, which the next `flush` or `close`
+raises.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Worker:
 
 
 class LateRow:
-    """A metrics row, of which the first thread that needs it computes the rest.
+    """A metrics row; the first thread that needs the whole row computes the rest.
 
     `head` has the first values. `rest` returns the others, and is called once.
     """
@@ -118,7 +118,10 @@ class LateRow:
 
 
 class LogFiles:
-    """Both files of a folder. Calls queue work; `position`, `flush`, `close` wait."""
+    """Both files of a folder.
+
+    Calls only queue work, except `position`, `flush` and `close`, which wait.
+    """
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
@@ -172,7 +175,7 @@ class LogFiles:
         self._worker.call(self._rows.sync)
 
     def close(self) -> None:
-        """Write queued lines, close both files; raise errors that `flush` did not."""
+        """Write queued lines, close both files; raise errors not yet raised."""
         self._worker.finish()
         self._worker.join()
         with ExitStack() as stack:
@@ -204,7 +207,7 @@ def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
 
 
 def _text_line(level: str, message: str, traceback: str = "") -> str:
-    """Return a line of `system.log`: UTC time, level, message, then the traceback."""
+    """Return a line of `system.log`: UTC time, level, message, then a traceback."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{now} {level} {message}\n{traceback}"
 

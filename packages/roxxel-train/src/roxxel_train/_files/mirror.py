@@ -7,9 +7,9 @@ the start, with every checkpoint and at the end. (Checkpoints are uploaded by
     checkpoints/manifest.json                            lists steps and pieces
     checkpoints/files/<generation>-<number>-<token>      a piece, of at most 16 MiB
 
-A piece is never changed. An upload sends only the pieces that have changed; of a
-growing log, this is the last piece. The swap of the manifest that commits a checkpoint
-lists the pieces, too (`roxxel_store.swap`): whoever restores a checkpoint has its log.
+A piece is never changed. An upload sends only the pieces that have changed, for example
+the last piece of a growing log. The manifest that commits a checkpoint also lists the
+pieces (`roxxel_store.swap`). So whoever restores a checkpoint has its log.
 
 If two programs run here, the one that begins last wins: it replaces the manifest and
 then reads the files, so it has every file that another program has committed. After
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 24
 _SYNCED = ".synced"
-"""Local file with the digests of the lists of which the folder is a copy."""
+"""Local file with the digests of the file lists that the folder is a copy of."""
 _LONGEST_NAME = 200
 _ATTEMPTS = 5
 
@@ -168,7 +168,7 @@ class Mirror:
         return writer_of(self._bucket, SWAP_ERRORS)
 
     def _check_complete(self, before: Files, files: Files) -> None:
-        """Raise CheckpointWriteError if a file without which no run resumes is gone."""
+        """Raise CheckpointWriteError if a file is gone that a resume needs."""
         for name in (RECORD, METRICS):
             is_known = name == RECORD or name in before
             if is_known and name not in files:
@@ -206,7 +206,7 @@ class Mirror:
         )
 
     def _of_newest(self, act: Callable[[Contents], _Result]) -> _Result:
-        """Call a function with what the manifest lists, and return the result.
+        """Call a function with the manifest's list, and return the result.
 
         A program that is running deletes the objects that its next commit replaces, so
         the function is called again if an object is missing.
@@ -266,7 +266,7 @@ class Mirror:
 
 
 def local_run(run: str | os.PathLike[str]) -> Path:
-    """Return the folder of a run on this machine; for a URL, a copy of its files.
+    """Return the folder of a run on this machine; for a URL, a local copy.
 
     Raises:
         ValueError: The URL is not valid.
@@ -293,7 +293,7 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
 
     Args:
         url: URL of the run, its `save_path`.
-        timeout_s: Time limit in seconds; a failing request is repeated for about a
+        timeout_s: Time limit in seconds. A failing request is repeated for about a
             third of this time.
 
     Returns:
@@ -317,7 +317,7 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
 def locked(folder: Path) -> Generator[bool]:
     """Lock `run.lock` of a folder; yield False if another process holds the lock.
 
-    While the lock is held, the file says by whom, for `holder`.
+    While the lock is held, the file names the holder, for `holder`.
     """
     path = folder / LOCK
     with tried(path) as is_free:
@@ -345,5 +345,5 @@ def _write(lock: Path, text: str) -> None:
 
 
 def _digest(files: Files) -> str:
-    """Return a digest: names of pieces are random, so no two runs have the same."""
+    """Return a digest that no two runs share, because names of pieces are random."""
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()

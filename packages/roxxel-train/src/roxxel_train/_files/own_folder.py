@@ -43,7 +43,7 @@ class OwnFolder:
         checkpoints: The folder of the checkpoints.
         record: Content of `run.json`; None if the file does not exist. `run_lock`
             updates this attribute.
-        warning: What `run_lock` found out about the folder; None if nothing.
+        warning: A warning of `run_lock` about the folder; None without one.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 60.0) -> None:
@@ -78,10 +78,9 @@ class OwnFolder:
         """Hold `run.lock`, and write `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made. But a copied folder gets an id of its own, with
-        which its checkpoints after `newest_step` are saved. In a bucket, this program
-        becomes the writer, the files of the run are fetched, and they are uploaded at
-        the start and at the end.
+        after this object was made. But a copied folder gets a new id, under which its
+        checkpoints after `newest_step` are saved. In a bucket, this program becomes the
+        writer, fetches the run's files, and uploads them at the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.

@@ -1,4 +1,4 @@
-"""Paths of folders that a run writes to: checked when they are given, and shown."""
+"""Paths of folders that a run writes to: check them early, and show them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 
 def check_writable(path: str | os.PathLike[str], name: str) -> Path:
-    """Return the absolute path of a folder, given as argument `name`.
+    """Return the absolute path of a folder, which the argument `name` gives.
 
     Raises:
         OSError: The folder can neither be written nor created.

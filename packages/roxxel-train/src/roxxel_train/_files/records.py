@@ -1,7 +1,7 @@
-"""The record of a run's identity, and the names of what lies beside it.
+"""The record of a run's identity, and the names of the files next to it.
 
 `run.json` is written at the first start: the id of the run, and the data and the model
-with which it began. What a later start reads and plans stands in its row of the log.
+with which it began. The data of later starts stand in their rows of the log.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 class Logger:
     """Writes the text and the metrics of a run without delaying its loop.
 
-    A logger is a context manager. Leaving the block writes all queued lines and rows.
-    An exception that leaves the block is written to `system.log`, with its traceback
-    unless it is an error of Roxxel, whose sentence says all.
+    A logger is a context manager. At the end of the block, all queued lines and rows
+    are written. An exception that leaves the block is written to `system.log`. It has
+    its traceback, unless it is an error of Roxxel, whose sentence is enough.
 
     Args:
         log_dir: Folder for `system.log` and `metrics.jsonl`, created if missing. None
@@ -52,9 +52,9 @@ class Logger:
             own thread and gets its own copy of the row, a dict of plain Python values.
             If a sink raises, the run continues, `system.log` has the traceback, and the
             sink gets no more rows until the logger is opened again. A slow sink delays
-            nothing else: while 10,000 rows are queued for the sink, further rows are
-            dropped. A row whose `"kind"` is `"start"` says that a run starts or resumes
-            at `"step"`: all rows after this step follow, perhaps for the second time. A
+            nothing else: if 10,000 rows are queued for it, further rows are dropped. A
+            row whose `"kind"` is `"start"` says that a run starts or resumes at
+            `"step"`. All rows after this step follow, perhaps for the second time. A
             sink may have a method `close()`, which is called when the logger closes.
         terminal: Also show text and rows on standard error: a progress bar on a
             terminal or in a notebook, plain lines elsewhere.
@@ -166,7 +166,7 @@ class Logger:
         self._say("WARNING", message, terminal=terminal)
 
     def append_for_first(self, message: str) -> None:
-        """Append a line to `system.log` in place of process 0, which is lost.
+        """Append a line to `system.log` in place of process 0, which has died.
 
         Only other processes than process 0 call this method. The file has the line
         once, even if several of them append it. Nothing is written if this process does
@@ -211,21 +211,21 @@ class Logger:
                 `close` raise the error.
             rest: Returns the values that follow those of `row`. A thread of the logger
                 calls this function, so that values which take long to compute, or to
-                copy from a device, do not delay your loop. Nobody calls it where the
-                row goes nowhere, as on other processes than process 0.
+                copy from a device, do not delay your loop. It is not called if the row
+                goes nowhere, as on processes other than 0.
             terminal: Also show the row on the terminal.
 
         Raises:
-            ValueError: The kind of the row is one that only a trainer writes.
+            ValueError: Only a trainer may write a row of this kind.
         """
         late = None if rest is None else lambda: _of_user(rest())
         self._row(_of_user(row), late, terminal=terminal)
 
     def start(self, row: Mapping[str, Any], past: LinePosition | None) -> None:
-        """Write the row of a start, and the rows that its checkpoint has kept.
+        """Write the row of a start, and the lines that its checkpoint has kept.
 
         Args:
-            row: What the start says of itself.
+            row: The fields of the start.
             past: Where the log ended when the checkpoint was saved; None for a new run.
         """
         self._row(linked(row, past), terminal=False)
@@ -233,7 +233,7 @@ class Logger:
             self._files.lines(past.unwritten)
 
     def save(self, step: int, digest: str) -> None:
-        """Write the row of a save, with the digest of the state, into the file."""
+        """Write the row of a save, with the state's digest, only into the file."""
         row = {**head(SAVE, step), STATE_DIGEST: digest}
         if self._files is not None:
             self._files.row(LateRow(row))
@@ -306,7 +306,8 @@ class Logger:
         """Write all queued lines and rows, close the files and end the threads.
 
         Raises:
-            Exception: A line could not be written, and no `flush` has raised the error.
+            Exception: A line could not be written, and no `flush` has raised the error
+                yet.
         """
         self._depth = 0
         self._close_sinks()
@@ -366,7 +367,7 @@ class Logger:
             self._screen.line(message)
 
     def _is_writing(self) -> bool:
-        """Return whether this process writes; raise if the logger is not open."""
+        """Return whether this process writes; raise an error if it is not open."""
         if not self._is_open and self._depth <= 0:
             raise RuntimeError(
                 "this Logger is not open, so nothing would be written; "
@@ -376,7 +377,7 @@ class Logger:
 
 
 class _Sink:
-    """Calls a user's sink on a thread of its own, until the sink raises.
+    """Calls a user's sink on its own thread, until the sink raises an error.
 
     The thread calls `report` with the name and the first error of the sink. `is_behind`
     is True if a row was dropped because too many rows were queued.
@@ -451,7 +452,7 @@ class WarningForwarder(logging.Handler):
 
 
 def _of_user(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row; raise an error if only a trainer writes its kind."""
+    """Return a row; raise an error if only a trainer may write its kind."""
     if row.get("kind") in KINDS:
         raise ValueError(
             f"a row of the kind {row['kind']!r} says how a run goes on, which only its "

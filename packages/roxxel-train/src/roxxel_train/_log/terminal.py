@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from roxxel_train._files.log import LateRow
 
 _REDRAW_S = 0.1
-"""Shortest time between two moves of the progress bar."""
+"""Shortest time, in seconds, between two moves of the progress bar."""
 
 _LINE_S = 60.0
-"""A terminal without a bar adds a line with the step if no other line has shown a step
-for this time."""
+"""Without a bar, a line with the step appears if no other line has shown a step for
+this time.
+"""
 
 _WATCHED = {
     "loss": ("loss", ".4f"),
@@ -41,10 +42,12 @@ _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
 
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-"""tqdm's bar without steps per second: the text beside it has tokens per second."""
+"""tqdm's bar without steps per second, because the text next to it has tokens per
+second.
+"""
 
 _USUAL_SIZE = {"ncols": 80, "nrows": 24}
-"""Size of a terminal that does not say its own, in the arguments of tqdm."""
+"""Assumed size of a terminal that does not tell its size, as arguments of tqdm."""
 
 _NOT_SHOWN = ("kind", "step", "time")
 
@@ -71,7 +74,7 @@ class Terminal:
         self._worker = Worker("roxxel-terminal", is_lossy=True)
 
     def progress(self, step: int, total_steps: int, loss: float | None) -> None:
-        """Move the bar to `step`; show the loss and the last training row beside it.
+        """Move the bar to `step`; next to it show the loss and the last training row.
 
         Without a bar, show a line with the previous step and its loss if no line has
         shown a step for a minute. The line appears one step late: the metrics row of
@@ -91,7 +94,7 @@ class Terminal:
             self._draw_progress()
 
     def status(self, text: str) -> None:
-        """Show a text beside the bar until the bar moves; without a bar, as a line."""
+        """Show a text next to the bar until the bar moves; without a bar, as a line."""
         self._worker.put(self._write_status, text)
 
     def line(self, text: str) -> None:
@@ -127,7 +130,7 @@ class Terminal:
             self._worker.put(self._write, line + self._left())
 
     def _left(self) -> str:
-        """Return the remaining time at the average speed of this start, for a line."""
+        """Return the ETA at the average speed of this start, for a line."""
         if self._first_step is None or self._newest is None:
             return ""
         step, total_steps, _ = self._newest
@@ -194,8 +197,8 @@ class Terminal:
 def _size(stream: TextIO) -> dict[str, Any]:
     """Return the arguments of tqdm for the size of a terminal.
 
-    A terminal may not know its size: that of `ssh -tt`, `script` or a container says
-    0, and tqdm would cut the bar to nothing.
+    A terminal may not know its size: under `ssh -tt`, `script` or in a container it
+    says 0, and tqdm would cut the bar to nothing.
     """
     try:
         columns = os.get_terminal_size(stream.fileno()).columns

@@ -1,4 +1,4 @@
-"""Flattens a metrics row into the numbers and texts that a sink draws, by name."""
+"""Flatten a metrics row into the numbers and texts that a sink draws, by name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Measures a run: losses, rates, use of devices, and the memory and disk it needs."""
+"""Measure a run: losses, rates, use of devices, and the memory and disk it needs."""

@@ -1,7 +1,7 @@
-"""What makes a batch fit the memory of a device: parts, or columns on more devices.
+"""How to make a batch fit a device's memory: more parts, or columns on more devices.
 
-What the compiler plans beside model and optimizer is taken to fall with the rows and
-columns that a device holds at a time, so the proposals are estimates.
+The proposals are estimates: they assume that memory besides model and optimizer falls
+with the rows and columns that a device holds at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMEDY = (
     "raise grad_accum_steps, shard the model, use smaller batches, or split long rows "
     f"over a mesh axis {CONTEXT_AXIS!r}"
 )
-"""What to do if nothing more is known than that a batch does not fit."""
+"""What to do if it is only known that a batch does not fit."""
 
 _MOST_TRIED = 1 << 12
 
@@ -37,8 +37,8 @@ class Fitting:
     """How the batches of a run may be divided further.
 
     Attributes:
-        placement: How they are divided over the mesh.
-        phases: Those of the run, whose batches all divide into as many parts.
+        placement: How the batches are divided over the mesh.
+        phases: The phases of the run; all their batches divide into as many parts.
         parts: Parts of an accumulated batch.
         whole: Shapes of batches whose columns the model does not split.
     """
@@ -79,7 +79,7 @@ class Fitting:
                 yield f"grad_accum_steps={parts}", held
 
     def _axes(self, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield each larger axis `context` whose devices share one row at a time."""
+        """Yield each larger size of the axis `context`, whose devices share a row."""
         devices, columns = self.placement.num_ways, shape[1] - 1
         now = self.placement.sharding.mesh.shape.get(CONTEXT_AXIS, 1)
         if now > 1 and shape in self.whole:

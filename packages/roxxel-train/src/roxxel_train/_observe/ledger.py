@@ -18,7 +18,7 @@ class Ledger:
     """The digest of all updates, and the loss by source since the last metrics row.
 
     Checkpoints save the totals, so a resumed run writes the rows of an uninterrupted
-    run. The sums are Python floats, to which values are added in the order of updates.
+    run. The sums are Python floats; values are added in the order of the updates.
 
     Attributes:
         digest: Digest of the steps before this one; None if batches have no tokens.

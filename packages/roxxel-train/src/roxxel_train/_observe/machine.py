@@ -2,7 +2,7 @@
 
 A peak is the rate of dense bfloat16 matrix products with float32 sums, per JAX device.
 Most of NVIDIA's data sheets give the rate for sparse products, which training does not
-use: the table has half of these figures (`/ 2`).
+use, so the table has half of these figures (`/ 2`).
 """
 
 from __future__ import annotations

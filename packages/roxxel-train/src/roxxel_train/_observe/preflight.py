@@ -32,10 +32,10 @@ class Preflight:
         device_limit_bytes: Memory of the smallest local device; None where JAX does not
             report it, as on a CPU.
         checkpoint_bytes: Size of the arrays of one checkpoint.
-        is_saved_behind: Whether every device has room for its part of the arrays
-            beside a step, so that a save copies them there and training goes on; False
-            if a save waits for the copy to the host. None if the device's memory, or
-            that of a step, is unknown.
+        is_saved_behind: Whether every device has room, besides a step, for a copy of
+            its arrays, so that training goes on during a save. False if a save waits
+            for the copy to the host. None if the memory of the device or of a step is
+            unknown.
         disk_needed_bytes: Disk space that further checkpoints of the run need; None if
             the trainer does not write checkpoints to a disk under `save_path`.
         disk_free_bytes: Free space on the disk of the folder; None if

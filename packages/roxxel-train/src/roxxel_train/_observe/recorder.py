@@ -1,6 +1,6 @@
-"""Reads the scalars of updates two updates late, and writes metrics rows.
+"""Read the scalars of updates two updates later, and write metrics rows.
 
-Every process reads the loss of update k after it has dispatched update k + 2, so the
+Every process reads the loss of update k after it has dispatched update k + 2. So the
 device always has work, at most three updates are in flight, and all processes stop at
 the same step if a loss is not finite. Before a save or an evaluation, the loop reads
 all earlier losses.
@@ -48,8 +48,8 @@ _LEAST_SHOWN_S = 1e-3
 class LossMean:
     """The mean loss of an interval of updates, without updates of weight 0.
 
-    The sum is a Python float, to which losses are added in the order of the updates.
-    Checkpoints save the sum, so a resumed run writes the means of an uninterrupted run.
+    The sum is a Python float; losses are added in the order of the updates. Checkpoints
+    save the sum, so a resumed run writes the means of an uninterrupted run.
     """
 
     loss_sum: float = 0.0
@@ -57,7 +57,7 @@ class LossMean:
 
     @property
     def mean(self) -> float:
-        """The mean; NaN without an update that counts."""
+        """The mean; NaN if no update counts."""
         return self.loss_sum / self.steps if self.steps else math.nan
 
     def add(self, loss: float, weight: float) -> None:
@@ -102,10 +102,10 @@ class Recorder:
 
     `start` is the number of updates done before this call of `Trainer.run`. The
     recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
-    `read_stats` returns the timings of the batch stream. When the scalars of an
-    update are read and its metrics row is written, `after_read` is called with the
-    number of the update. `stragglers` knows the slowest process. `skipped` is the
-    number of updates that `skip_spikes` has left out before.
+    `read_stats` returns the timings of the batch stream. When the scalars of an update
+    are read and its metrics row is written, `after_read` is called with the number of
+    the update. `stragglers` knows the slowest process. `skipped` is the number of
+    updates that `skip_spikes` has already left out.
     """
 
     def __init__(
@@ -172,13 +172,16 @@ class Recorder:
             self._excluded[name] += time.perf_counter() - start_s
 
     def collected(self, seconds: float) -> None:
-        """Count a garbage collection. It stays training time: the device works on."""
+        """Count a garbage collection.
+
+        It counts as training time, because the device goes on working.
+        """
         self._collected_s += seconds
 
     def push(
         self, step: int, scalars: Mapping[str, jax.Array], tally: jax.Array
     ) -> None:
-        """Queue the results of update `step`, and read those of update `step` - 2.
+        """Queue the results of update `step`, and read those of update `step - 2`.
 
         Raises:
             NonFiniteError: The loss that was read is NaN or infinite.
@@ -205,10 +208,10 @@ class Recorder:
     def metrics(self) -> dict[str, float]:
         """Return the numbers that a checkpoint keeps for the last update.
 
-        These are the scalars of the update, or of the last one before it that
-        `skip_spikes` applied; `loss_since_save`, which is the mean loss since the last
-        scheduled checkpoint; and the values of an evaluation after this update.
-        `loss_since_save` is missing if no token counted since then.
+        These are the scalars of the update (or, if `skip_spikes` left it out, of the
+        last applied one); `loss_since_save`, the mean loss since the last scheduled
+        checkpoint; and the values of an evaluation after this update. `loss_since_save`
+        is missing if no token counted since then.
         """
         metrics = {name: float(value) for name, value in self._last.items()}
         mean = self._losses.checkpoint.mean
@@ -232,7 +235,7 @@ class Recorder:
         return rows
 
     def _is_skipped(self, scalars: Mapping[str, jax.Array]) -> bool:
-        """Return whether an update was left out; count those in a row."""
+        """Return whether an update was left out; count consecutive ones."""
         before, self._skipped = self._skipped, int(scalars.get(SKIPPED, 0))
         is_skipped = self._skipped > before
         self._in_a_row = self._in_a_row + 1 if is_skipped else 0
@@ -283,10 +286,11 @@ class Recorder:
     def _train_row(
         self, step: int, scalars: Mapping[str, jax.Array]
     ) -> Callable[[], dict[str, Any]]:
-        """End an interval between two rows; return what computes the row's values.
+        """End an interval between two rows; return a function for the row's values.
 
-        What changes with the next update is read here. The rest may be computed later,
-        on a thread of the log: totals by source take time, as do copies from a device.
+        Values that the next update changes are read here. The function may run later,
+        on a thread of the log, because totals by source and copies from a device take
+        time.
         """
         stream = self._read_stats()
         times = stream.waited_s, stream.read_s, stream.assemble_s, stream.transfer_s
@@ -342,14 +346,14 @@ class Recorder:
 
 
 class _Moment(NamedTuple):
-    """Updates done at a metrics row, the clock, and the batch stream's timings."""
+    """Updates done at a metrics row, the time, and the batch stream's timings."""
 
     step: int
     at_s: float
     times: tuple[float, float, float, float]
 
     def training_s(self, before: _Moment, excluded: Mapping[str, float]) -> float:
-        """Return the seconds since `before` without the excluded ones."""
+        """Return the seconds since `before`, without excluded blocks."""
         return max(self.at_s - before.at_s - sum(excluded.values()), 1e-9)
 
 
@@ -358,8 +362,8 @@ def _rates(
 ) -> dict[str, float]:
     """Return the timing fields of a metrics row, measured since the previous row.
 
-    The background thread may work longer than the loop waits for it. So `read_s`,
-    `assemble_s` and `transfer_s` are not the times of this work: they are shares of the
+    The background thread may work longer than the loop waits for it. So `read_s`, So
+    `assemble_s` and `transfer_s` are not the times of this work, but shares of the
     wait, in the same proportion.
     """
     seconds = now.training_s(before, excluded)

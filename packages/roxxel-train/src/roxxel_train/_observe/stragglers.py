@@ -1,10 +1,10 @@
-"""Finds the process for which the others wait, from how long each worked by itself.
+"""Find the process for which the others wait, by how long each worked alone.
 
-In every step all processes wait for the slowest, so their steps take equally long, and
-no clock tells which one it was. What differs is the time that a process spends outside
-of the compiled step: reading a batch, and whatever else its host does. The processes
-publish this time with their signs of life, and process 0 compares. A device that is
-slow, and not its host, delays the step itself, so it is not found.
+In every step all processes wait for the slowest one, so their steps take equally long,
+and no clock tells which one is slow. Only the time outside of the compiled step
+differs: reading a batch, and whatever else the host does. The processes publish this
+time with their signs of life, and process 0 compares. If a device is slow, and not its
+host, the step itself is slower, so this module does not find it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.1
 _LEAST_S = 0.01
-"""A process stays behind if its lag is at least this share of a step, and this time."""
+"""A process is behind if its lag is at least this share of a step, and at least this
+time.
+"""
 
 _MOST_ROWS = 3
-"""A process that is behind in so many rows in turn gets a line in the log."""
+"""A process that is behind in this many consecutive rows gets a line in the log."""
 
 
 class Lag(NamedTuple):
-    """The slowest process, and how many seconds a step it needs more than others."""
+    """The slowest process, and how many seconds per step it needs beyond the others."""
 
     process: int
     seconds: float
@@ -33,9 +35,9 @@ class Lag(NamedTuple):
 class Stragglers:
     """Compares the own times of processes between one metrics row and the next.
 
-    `read` returns, without waiting, the step that each process has begun and its own
-    seconds up to there; nothing in a single process, and in all but process 0. When a
-    process stays behind, `report` is called with a line.
+    `read` returns, without waiting, the last step that each process has begun and its
+    own seconds so far. It returns nothing in a single process, and in processes other
+    than 0. When a process stays behind, `report` is called with a line.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Stragglers:
         self._num_rows = 0
 
     def lag(self, step: int, step_s: float) -> Lag | None:
-        """Return the lag for the row of a step, whose steps took `step_s` on average.
+        """Return the lag for a metrics row, whose steps took `step_s` on average.
 
-        The result is that of the row before if a process has published nothing new.
+        If a process has published nothing new, the result is the same as for the row
+        before.
         """
         now = self._read()
         if len(now) < 2:

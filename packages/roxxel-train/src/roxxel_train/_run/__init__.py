@@ -1,1 +1,1 @@
-"""What a run does: its session, its state, its evaluations, the lines of its log."""
+"""What a run does: its session, state, evaluations, and lines of the log."""

@@ -1,4 +1,4 @@
-"""What the row of a start says of machine and software, which may change the bits."""
+"""Describe machine and software, which may change the bits, for the row of a start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 def environment(devices: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str, Any]:
     """Return the environment of this start.
 
-    `devices` counts the devices of the run by kind, `mesh` those along each axis.
+    `devices` counts the devices of the run by kind, `mesh` the devices along each axis.
     """
     return {
         "command": sys.argv,

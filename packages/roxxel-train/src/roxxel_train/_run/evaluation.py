@@ -38,7 +38,7 @@ _UNREAD_BATCHES = 2
 
 
 class Evaluator:
-    """Evaluates a run; keeps the last `result` of `eval_fn` and last `eval_loss`."""
+    """Evaluates a run; keeps the last `result` of `eval_fn`, and last `eval_loss`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Evaluator:
         An unknown metric passes if there is an `eval_fn`, which may return the metric,
         or if checkpoints of the run recorded the metric (`is_recorded`). Later
         `metric_warning` warns if the run does not measure the metric. Names that are
-        None are not known before the first step.
+        None are not known before the first evaluation.
         """
         of_held_out = set[str]() if self.held_out is None else self.held_out.names
         if of_training is None or of_held_out is None:
@@ -91,7 +91,7 @@ class Evaluator:
         self._unseen_metric = name
 
     def metric_warning(self, measured: Collection[str] | None = None) -> str | None:
-        """Return a warning if no new checkpoint can become the best one; else None.
+        """Return a warning if no new checkpoint can become the best; else None.
 
         The method returns the warning only once. `measured` has the names of the
         metrics after an evaluation, and is None at the start of a run.
@@ -144,8 +144,8 @@ class HeldOut:
 
     The compiled program evaluates a copy of the model in evaluation mode. The trained
     model stays in training mode. If the optimizer averages the weights, the copy has
-    the average. Changes that the loss function makes to the copy, such
-    as advancing random streams, are discarded.
+    the averaged weights. Changes that the loss function makes to the copy, such as
+    advancing random streams, are discarded.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class HeldOut:
     def _results(
         self, name: str, state: Tree, is_stopping: Callable[[], bool]
     ) -> Iterator[tuple[float, dict[str, float]]]:
-        """Yield the weight and the means of each batch, two batches late."""
+        """Yield the weight and the means of each batch, two batches later."""
         unread: deque[tuple[jax.Array, Scalars]] = deque()
         sampler, number = self.samplers[name], 0
         stream = device_stream(sampler, 0, sampler.total_steps, self._placement)

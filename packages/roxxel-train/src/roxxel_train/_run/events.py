@@ -1,10 +1,10 @@
-"""Composes the lines of a run's log, and the summary of a call of `Trainer.run`.
+"""Compose the lines of a run's log, and the summary of a call of `Trainer.run`.
 
-`Session` decides when a line is due, and this module composes the line. Lines go to
-`system.log` and to the terminal; values of single updates are metrics rows instead.
-"step k" is the moment when k updates are done, before the update that reads batch k.
-Lines and rows are in order of their steps: a line about step k is written when the loss
-of update k is read, after the metrics row of this update.
+`Session` decides when a line is due; this module composes it. Lines go to `system.log`
+and to the terminal; values of single updates are metrics rows instead. "step k" is the
+moment when k updates are done, before the update that reads batch k. Lines and rows are
+in order of their steps: a line about step k is written when the loss of update k is
+read, after the metrics row of this update.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def opening(
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
     `seconds` is how long the start took so far, most of it to restore a checkpoint.
-    `origin` has the path and the step of the checkpoint of another run from which this
-    run starts. `first` is the step of this checkpoint if the run is a branch, else 0.
+    `origin` has the path and the step of another run's checkpoint from which this run
+    starts. `first` is the step of this checkpoint if the run is a branch, else 0.
     """
     total = plan.total_steps
     if step == total:
@@ -200,8 +200,8 @@ def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | No
 def changed_rate(before: float | None, now: float | None, step: int) -> str | None:
     """Return a line about another learning rate than before the start, or None.
 
-    Both are rates of the update after `step`: the one that the settings at the restored
-    checkpoint give, and the one that the settings of this start give.
+    Both are rates of the update after `step`: one by the settings at the restored
+    checkpoint, one by the settings of this start.
     """
     if before is None or now is None or isclose(before, now, rel_tol=1e-6):
         return None
@@ -224,7 +224,7 @@ def ended_rate(
     """Yield a line if the learning rate has decayed long before the run ends.
 
     `rate_at` maps a number of updates to the rate of the next. The line is about the
-    updates after `start`, and `total` is the number of all.
+    updates after `start`; `total` is the number of all updates.
     """
     final = float(rate_at(total - 1))
 
@@ -280,7 +280,7 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
 
 
 def spent(goodput: Goodput) -> str:
-    """Return the line about where most of the wall time of all starts went."""
+    """Return the line that says where most of the wall time of all starts went."""
     return f"wall time: {goodput.line(2)}"
 
 
@@ -307,7 +307,7 @@ def requested_save(step: int) -> str:
 
 
 def saved(record: SaveRecord) -> str:
-    """Return the line of the first save, and of one that is copied in another way."""
+    """Return the line of the first save, and of a save that copies in another way."""
     seconds = f"{record.blocking_s:.2f} s"
     if record.is_snapshot:
         return (
@@ -351,7 +351,7 @@ def _because(plan: Plan) -> str:
 
 
 def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
-    """Return the line with the epochs of every source, in total and read so far."""
+    """Return the line with the epochs of every source, in total and so far."""
     read = sampler.epochs(step)
     parts: list[str] = []
     for source in plan.sources:

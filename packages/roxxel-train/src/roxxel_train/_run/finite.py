@@ -1,4 +1,4 @@
-"""Whether the trained parameters are finite, found without a wait for the device."""
+"""Check that the trained parameters are finite, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FiniteCheck:
             self._program = None
 
     def begin(self) -> jax.Array | bool:
-        """Start the check; True for arrays that the next update has taken."""
+        """Start the check; True for arrays that the next update has donated."""
         trained = self._trained()
         if not is_sound(trained):
             return True

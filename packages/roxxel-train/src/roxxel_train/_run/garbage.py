@@ -1,10 +1,10 @@
 """Python's garbage, collected after the same steps in all processes of a run.
 
-Python collects when it likes, so with hundreds of processes some collect at each step,
-and the others wait for them. After the first collection, everything that then exists is
-left out of later ones: imported modules and compiled programs are most of it. On two
-cores this shortens a full collection from 200 ms to 0.3 ms, so every collection is a
-full one; a partial one would never find what has lived through an earlier one.
+Python collects at any time, so with hundreds of processes some collect at each step,
+and the others wait for them. After the first collection, later ones leave out
+everything that then exists, mostly imported modules and compiled programs. On two cores
+this shortens a full collection from 200 ms to 0.3 ms, so every collection is a full
+one. A partial one would never find objects that have survived an earlier one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Garbage:
-    """Collects after each multiple of `every` steps; None leaves it to Python."""
+    """Collects after each multiple of `every` steps; with None, Python decides."""
 
     def __init__(self, every: int | None) -> None:
         self._every = every
@@ -27,7 +27,7 @@ class Garbage:
 
     @contextmanager
     def kept(self) -> Generator[None]:
-        """Keep Python from collecting by itself, for a block."""
+        """During a block, keep Python from collecting by itself."""
         if self._every is None:
             yield
             return

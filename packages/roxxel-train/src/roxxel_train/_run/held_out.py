@@ -1,8 +1,8 @@
-"""The held-out sets of a run: each stays the set that its first losses came from.
+"""The held-out sets of a run: each stays the set of its first losses.
 
-The best checkpoint is chosen by held-out losses of all starts of a run, and a curve of
-`eval_loss` spans them. So a set is pinned under its name, as the sources of a run are:
-a corpus that has grown is read at its first version, and other data is an error.
+Held-out losses of all starts of a run choose the best checkpoint, and form one curve of
+`eval_loss`. So a set is pinned under its name, like the sources of a run: a corpus that
+has grown is read at its first version, and other data is an error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class HeldOutSets:
     """The held-out sets of a run.
 
     Attributes:
-        samplers: The sampler of each set, by name. The name is empty for the only set
-            of a run, if the set has no name.
-        record: What a checkpoint and `run.json` record: the state of each set that the
-            run has ever had, and the names of the sets of `eval_loss`.
+        samplers: The sampler of each set, by name. The only set of a run may have no
+            name; its name is then empty.
+        record: The record for a checkpoint and `run.json`: the state of each set that
+            the run has ever had, and the names of the sets of `eval_loss`.
         notes: One sentence for each doubt about a set; see
             `Curriculum.compare_held_out`.
     """
@@ -78,7 +78,7 @@ class HeldOutSets:
     def check(self, record: Mapping[str, Any], where: str) -> None:
         """Raise RunMismatchError if a checkpoint has measured other data.
 
-        `record` is that of the checkpoint, which another program may have written.
+        `record` is the checkpoint's record, which another program may have written.
         """
         for name, state in record.get("states", {}).items():
             if name in self.samplers and self.record["states"][name] != state:
@@ -97,7 +97,7 @@ class HeldOutSets:
     def check_ranking(
         self, past: Mapping[str, Any] | None, metric: str | None, where: str
     ) -> None:
-        """Raise RunMismatchError if the mean over other sets ranks the checkpoints."""
+        """Raise RunMismatchError if a mean over other sets ranks the checkpoints."""
         before, names = (past or {}).get("names", []), self.record["names"]
         if metric not in (None, EVAL_LOSS) or not before or not names:
             return

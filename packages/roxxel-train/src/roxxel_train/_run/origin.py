@@ -1,7 +1,7 @@
-"""What a run goes on from: its own checkpoint, another run's, or its beginning.
+"""From where a run continues: its own checkpoint, another run's, or the beginning.
 
-With `init_from`, the new run starts with the weights of the checkpoint, or with those
-that an object loads from elsewhere, at step 0. With `branch_from`, the new run
+With `init_from`, the new run starts at step 0, with the weights of the checkpoint or
+with weights that an object loads from elsewhere. With `branch_from`, the new run
 continues from the whole state, at the step of the checkpoint. The other run may be
 training: this module changes nothing in its folder.
 """
@@ -46,7 +46,7 @@ class Past:
         name: What error messages call the run.
         step: Updates done.
         data: The data state; None for a new run.
-        held_out: The held-out sets of the past; None for a new run.
+        held_out: The held-out sets of earlier starts; None for a new run.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
     """
@@ -79,7 +79,7 @@ def find_past(
     optimizer: nnx.Optimizer[Any],
     signature: Any,
 ) -> Past:
-    """Find what a run goes on from.
+    """Find from where a run continues.
 
     Args:
         config: The arguments of the trainer.
@@ -91,7 +91,8 @@ def find_past(
         signature: Names, shapes and types of their arrays.
 
     Raises:
-        RunMismatchError: The run, or the one from which it starts, is another.
+        RunMismatchError: This is another run, or the run from which it starts is
+            another.
         CheckpointMismatchError: The newest checkpoint does not fit.
     """
     if config.branch_from is not None and checkpointer is not None:
@@ -137,7 +138,7 @@ class Origin:
         option: `"init_from"` or `"branch_from"`.
         step: Step of the checkpoint.
         data: Data state from which a branch continues; None with `init_from`.
-        record: What `run.json` records: path, step, digest, and the id of the run.
+        record: The record for `run.json`: path, step, digest, and the id of the run.
         extra: The `extra` of the checkpoint, after `load`.
         warnings: Warnings of `load`, for the log of the new run.
     """
@@ -232,7 +233,7 @@ class Origin:
 
 
 class Given:
-    """Weights from outside, from which a new run starts; attributes as of `Origin`."""
+    """Weights from outside, from which a new run starts; attributes as `Origin`."""
 
     option = "init_from"
     is_branch = False
@@ -257,7 +258,7 @@ class Given:
         return f"init_from={str(self._weights)!r}"
 
     def load(self) -> None:
-        """Load the weights into the live model, and begin the optimizer anew."""
+        """Load the weights into the live model, and reset the optimizer."""
         self._weights.load(self._model)
         restart(self._model, self._optimizer)
 
@@ -277,7 +278,7 @@ def _newest(checkpointer: Checkpointer) -> tuple[int, dict[str, Any] | None] | N
 def origin_records(
     origin: Origin | Given | None, sampler: Sampler
 ) -> dict[str, dict[str, Any] | None]:
-    """Return what `run.json` says of `init_from` and `branch_from`.
+    """Return what `run.json` records of `init_from` and `branch_from`.
 
     Metrics rows of a branch also count the tokens of its parent. The record has the
     tokens of the parent, so that readers of the rows can subtract them.
@@ -304,10 +305,11 @@ def find_origin(
 
     `options` has `init_from` and `branch_from` of the trainer. `record` is the content
     of `run.json` in `folder`, None before the first start. A run that has recorded its
-    checkpoint starts from the same checkpoint again, however far the other run is.
+    checkpoint starts from the same checkpoint again, even if the other run has newer
+    ones.
 
     Raises:
-        RunMismatchError: The checkpoint is not the one that the run began with.
+        RunMismatchError: The run began with another checkpoint.
     """
     for option, given in options.items():
         begun = {} if record is None else record.get(option) or {}
@@ -345,7 +347,7 @@ def _same(
     timeout_s: float,
     folder: str,
 ) -> Origin:
-    """Return the checkpoint that a run has recorded as `begun`."""
+    """Return the checkpoint with which a run began, from its record `begun`."""
     again = f"{folder}: began with step {begun['step']} of {begun['path']}"
     remedy = "give another save_path to begin with another checkpoint"
     try:
@@ -402,8 +404,8 @@ def check_is_origin(
 def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
     """Return whether `found` may name the run from which a branch began.
 
-    `begun` is what the branch recorded about this run. The result is True for the same
-    path, for the same run id, and for checkpoints outside of a run's folder.
+    `begun` is the branch's record of this run. The result is True for the same path,
+    for the same run id, and for checkpoints outside of a run's folder.
     """
     path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
     if str(path).removesuffix(_INNER) == begun["path"]:

@@ -1,7 +1,7 @@
 """One call of `Trainer.run`, from the lock of the folder to the last line of the log.
 
 A session opens the resources of a run, restores its state, starts to compile, and logs
-events. When the loop of the trainer ends, the session closes all resources.
+events. When the trainer's loop ends, the session closes all resources.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Session:
         notes: Sentences about the sharding, for the log.
         warnings: Sentences about the model and the processes, for the log.
         traced: Steps whose JAX trace is written.
-        declaration: The config file that declares the run; None if nobody has set it.
+        declaration: The config file that declares the run; None if there is none.
         is_open: Whether a run is open; only then do the attributes below exist.
     """
 
@@ -105,7 +105,7 @@ class Session:
     def opened(self, until: int | None = None) -> Generator[None]:
         """Open the resources of a run and restore its state; close all at the end.
 
-        A run with `until` ends there, unless it is complete before.
+        A run with `until` ends there, unless it is complete earlier.
         """
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
@@ -206,7 +206,7 @@ class Session:
         self.processes.before(step)
 
     def evaluate(self) -> None:
-        """Evaluate the state, if the run evaluates; may end early after a signal."""
+        """Evaluate the state, if the run evaluates; a signal may end this early."""
         state, evaluator = self.state, self.evaluator
         state.is_evaluation_due = bool(evaluator)
         if not evaluator:
@@ -227,7 +227,7 @@ class Session:
 
     @needs_all_processes
     def timed(self, found: Preflight) -> Preflight:
-        """Add the times of a few steps, which are undone, to what preflight found.
+        """Time a few steps, undo them, and add the times to the result of preflight.
 
         If a process has found a problem, no process times a step.
         """
@@ -287,7 +287,7 @@ class Session:
         return self.end_if_reached()
 
     def end_if_reached(self) -> bool:
-        """Save and return True where `run(until=)` ends the run."""
+        """Save and return True if `run(until=)` ends the run here."""
         if self.state.step < self._last_step or self._until >= self._total_steps:
             return False
         self._save()
@@ -300,7 +300,7 @@ class Session:
 
     @property
     def _last_step(self) -> int:
-        """The step after which this call ends; not before that of its start."""
+        """The step after which this call ends, at least the step at which it starts."""
         return max(self.state.step, min(self._until, self._total_steps))
 
     def is_due(self, every: int | None) -> bool:
@@ -351,7 +351,7 @@ class Session:
             held_out.programs.begin(compiler, held_out.shapes)
 
     def _warm_up(self) -> None:
-        """Do what the first save would do once, while the first step is compiled."""
+        """Do the first save's one-time work while the first step is compiled."""
         state = self.state
         if state.checkpointer is not None and state.step < self._last_step:
             with self.processes.paused("warm up"):
@@ -371,7 +371,7 @@ class Session:
                 self.log.info(events.saved(record))
 
     def _end(self, request: Request | None) -> None:
-        """Save the state, and raise unless `Trainer.stop` ends the run."""
+        """Save the state; raise `Preempted` unless `Trainer.stop` ends the run."""
         self._save()
         step, is_saved = self.state.step, self.state.checkpointer is not None
         if request is not None and request.kind == "end":
@@ -385,7 +385,7 @@ class Session:
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:
-        """Count the time of a block under `field` and not as the time of a step."""
+        """Count the time of a block under `field`, and not as the time of a step."""
         with self.processes.paused(what), self.recorder.excluded(field):
             yield
 
@@ -444,14 +444,14 @@ class Session:
         self._planned.log(start)
 
     def _log_notes(self, plan: Plan, starts: Sequence[RunStart]) -> None:
-        """Log what may be wrong with the run, and what its shapes cost."""
+        """Log doubts about the run, and the costs of its shapes."""
         for problem in self.warnings:
             self.log.warning(problem)
         for note in (*self._notes_on_plan(plan, starts), *self.notes):
             self.log.info(note)
 
     def _notes_on_plan(self, plan: Plan, starts: Sequence[RunStart]) -> Iterator[str]:
-        """Yield what a plan costs that the last start has not planned."""
+        """Yield lines about the costs of a plan that the last start did not have."""
         state, total = self.state, plan.total_steps
         is_begun = state.step > state.first_step and len(starts) > 1
         planned = starts[-2].row.get("data", {}).get("state") if is_begun else None
@@ -463,7 +463,7 @@ class Session:
 
     @property
     def _logs(self) -> Sequence[Logger]:
-        """The log of the run, and that in its folder if the user has given a log."""
+        """The log of the run, and the log in its folder if the user gave another."""
         return [self.log] if self._record is None else [self.log, self._record]
 
     @property
@@ -485,9 +485,9 @@ class Session:
         return RunFolder(folder.path).starts()
 
     def _declared(self, start: int) -> dict[str, Any]:
-        """Return what the row of a start says of the config, and copy its file.
+        """Return the config's fields for the row of a start, and copy its file.
 
-        The copy in the folder of the run is for people, who may edit and train it. A
+        The copy in the run's folder is for people, who may edit it and train with it. A
         complete run keeps the config that its steps used.
         """
         given, folder = self.declaration, self.state.path

@@ -1,6 +1,6 @@
-"""The window of `skip_spikes` among the arrays of a run, from a checkpoint to the next.
+"""The window of `skip_spikes`: among a run's arrays, and in its checkpoints.
 
-Without a rule there is no window, and each method leaves the arrays as they are.
+Without a rule there is no window, and the methods leave the arrays unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SpikeWindow:
             arrays[WINDOW] = spikes.begin(self.rule, self.mesh)
 
     def begin_phase(self, arrays: Tree) -> None:
-        """Compare the updates of a new phase with none of another blend or length."""
+        """Empty the window at a new phase, which has another blend or length."""
         if self.rule is not None:
             window = arrays[WINDOW]
             arrays[WINDOW] = spikes.begin_phase(self.rule, self.mesh, window)
@@ -47,7 +47,7 @@ class SpikeWindow:
             arrays[WINDOW] = spikes.resume(self.rule, self.mesh, extra[_KEY])
 
     def to_json(self, arrays: Tree) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the window; empty without one."""
+        """Return the window's fields for a checkpoint; empty without a window."""
         if self.rule is None:
             return {}
         return {_KEY: spikes.to_json(self.rule, arrays[WINDOW])}

@@ -57,7 +57,7 @@ class RunState:
         step: Updates done.
         found_step: Updates done when the trainer was made, before `restore` sets
             `step`.
-        is_evaluation_due: Whether the run has yet to evaluate after `step`.
+        is_evaluation_due: Whether the run must still evaluate after `step`.
         past_log: Where the log ended when the restored checkpoint was saved; None if
             there was none.
         past_fields: Fields of a batch when the restored checkpoint was saved; None if
@@ -182,10 +182,10 @@ class RunState:
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
-        """Undo what updates inside the block do to the arrays.
+        """Undo the changes that updates inside the block make to the arrays.
 
-        The values wait in the host's memory, so the block needs no more memory on the
-        device than training.
+        Meanwhile the values are in the host's memory, so the block needs no more device
+        memory than training.
         """
         places = jax.tree.map(lambda x: x.sharding, self.arrays)
         host = jax.tree.map(lambda x: x.with_memory_kind("pinned_host"), places)
@@ -277,7 +277,8 @@ class RunState:
     def save(self, recorder: Recorder, logs: Sequence[Logger]) -> None:
         """Save the state, unless the newest checkpoint holds this step.
 
-        The first of `logs` has the metrics rows; all get the row of the save.
+        The first of `logs` is the one with the metrics rows; all get the row of the
+        save.
 
         Raises:
             NonFiniteError: A loss or a parameter is not finite.
@@ -327,7 +328,7 @@ class RunState:
         return self.folder.files_of_step(self.checkpointer.checkpoint_path)
 
     def check_finite(self, recorder: Recorder) -> None:
-        """Check the parameters after the last update, which no later loss can test."""
+        """Check the parameters after the last update: no later loss tests them."""
         self._check(self._is_finite(), recorder)
 
     def leave(

@@ -1,4 +1,4 @@
-"""How long a run takes: a few steps of each batch shape, tried and undone."""
+"""Estimate how long a run takes: try a few steps of each batch shape, and undo them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roxxel_train._step.placement import BatchPlacement
 
 _NUM_TIMED = 3
-"""Steps whose mean time counts, after one that warms up: few, as a step may be long."""
+"""Number of timed steps, after one that warms up: few, because a step may be long."""
 
 
 def with_times(
@@ -35,7 +35,7 @@ def with_times(
     """Train a few steps of each batch shape, undo them, and add their times.
 
     `shapes` has shape, dtype and sharding of the batches of each phase. Every shape
-    trains on the next batch of its phase, so these batches are read too.
+    trains on the next batch of its phase, so this also tests reading these batches.
     """
     done = max(state.step, state.found_step)
     seconds: dict[tuple[int, ...], float] = {}
@@ -68,7 +68,7 @@ def with_times(
 
 
 def _time_of(update: Any, state: RunState, batch: Any) -> float:
-    """Return the mean seconds of an update that follows others."""
+    """Return the mean seconds of an update in a sequence of updates."""
     state.arrays, *_ = update(state.arrays, batch)
     jax.block_until_ready(state.arrays)
     began_s = time.perf_counter()

@@ -59,12 +59,12 @@ _numbers = itertools.count()
 def use_compilation_cache() -> list[str]:
     """Turn on JAX's persistent compilation cache unless the user has configured it.
 
-    JAX leaves out programs that compile in less than a second. A start compiles dozens
-    of them, most to make the model's arrays, so this cache takes them too. Several
-    processes on the CPU use none, as it would serve process 0 alone: they share what
-    that compiles (`compiled_once`). A user
-    without a home folder, as in many containers, gets no cache: return a sentence that
-    says so, because JAX would warn at every program that it compiles.
+    By default JAX does not cache programs that compile in less than a second. A start
+    compiles dozens of them, most to make the model's arrays, so here the cache takes
+    them too. Several processes on the CPU use no cache, because it would serve only
+    process 0. Instead they share what process 0 compiles (`compiled_once`). A user
+    without a home folder, as in many containers, gets no cache, because JAX would warn
+    at every program that it compiles. The result is a sentence that says so.
     """
     settings = jax.config.values
     chosen = settings["jax_compilation_cache_dir"]
@@ -98,10 +98,10 @@ class CompiledShape:
         seconds: Duration of the compilation.
         device_bytes: Estimated memory that the program needs on each device, including
             the model and its optimizer; None if the compiler gives no estimate.
-        step_s: Seconds of one step on this machine; None if it was not timed.
-        activation_bytes: The part of `device_bytes` that is free again after a step.
-            It falls with the rows and columns that a device holds at a time.
-        held: These rows and columns; None if they are not known.
+        step_s: Seconds of one step on this machine; None if no step was timed.
+        activation_bytes: The part of `device_bytes` that is free again after a step. It
+            falls with the rows and columns that a device holds at a time. held: These
+            rows and columns; None if they are unknown.
     """
 
     shape: tuple[int, ...]
@@ -130,14 +130,14 @@ class CompiledAhead:
     """The compiled programs of a jitted `(state, batch)` function by shape of batch.
 
     The function returns a tuple whose second value is a dict. It may name the axes of
-    `mesh`. The programs keep the shardings of `state`. `batches` has the shape,
-    dtype and sharding of each batch (any pytree of arrays), in the order in which the
-    run needs the programs. `lookups` are the arrays that the programs index by tokens.
+    `mesh`. The programs keep the shardings of `state`. `batches` has the shape, dtype
+    and sharding of each batch (any pytree of arrays), in the order in which the run
+    needs the programs. `lookups` are the arrays that the programs index by tokens.
     `used` has the fields of a batch that at least one program uses, and `unused` those
     that at least one program does not use. `loss_needs_model` says whether the loss of
-    every program depends on an array of the model. `gradients` says of each parameter
-    whether at least one program gives it a gradient. `whole` has the shapes whose
-    program splits no array over the axis `context`.
+    every program depends on an array of the model. `gradients` says for each parameter
+    whether at least one program gives it a gradient. `whole` has the batch shapes whose
+    programs split no array over the axis `context`.
     """
 
     def __init__(
@@ -244,9 +244,10 @@ class CompiledAhead:
         return tuple(future.result()[1] for future in self._compiled.values())
 
     def close(self) -> None:
-        """Cancel the compilations that have not started, and forget what is not done.
+        """Cancel the compilations that have not started, and forget unfinished ones.
 
-        What the compiler still does, the next start finds in JAX's cache.
+        A compilation that still runs ends in JAX's cache, where the next start finds
+        it.
         """
         self._is_closed.set()
         for key, future in list(self._compiled.items()):
@@ -297,8 +298,9 @@ class CompiledAhead:
 def is_debugging() -> bool:
     """Return whether JAX should run the functions themselves, to find an error.
 
-    JAX cannot disable the compilation of a program that is compiled ahead. If such a
-    program computes a NaN, JAX cannot name the operation, as it does for a function.
+    JAX cannot disable the compilation of a program that is compiled ahead of time. If
+    such a program computes a NaN, JAX cannot name the operation, which it can for a
+    function.
     """
     settings = jax.config.values
     names = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs")
@@ -306,10 +308,10 @@ def is_debugging() -> bool:
 
 
 def check_weight(programs: CompiledAhead, averages: str) -> None:
-    """Check that the weight of a mean is known where a loss leaves out masked tokens.
+    """Check that the weight of a mean is known if a loss leaves out masked tokens.
 
-    `averages` says what is averaged. Without a weight, a part of which no token is
-    learned would count as a loss of 0.
+    `averages` says what is averaged. Without a weight, a part without tokens that count
+    would enter the mean as a loss of 0.
     """
     if "loss_mask" in programs.used and LOSS_WEIGHT not in (programs.names or ()):
         raise ValueError(
@@ -358,7 +360,7 @@ def kernel_options(mesh: Mesh, run_folder: Path | None) -> dict[str, str | bool]
 
 
 def _is_narrow(dtype: Any) -> bool:
-    """Return whether a number of a dtype has less than eight bits."""
+    """Return whether a dtype has less than eight bits."""
     return re.search(r"(int|float)[1-6](_|$)", dtype.name) is not None
 
 

@@ -1,10 +1,11 @@
 """One compilation of an update for all processes of a host, on the CPU.
 
 On GPUs and TPUs, JAX's compilation cache serves all processes that share its folder.
-They must compile together where it doesn't: for GPUs, XLA divides the timing of kernels
-among them. On the CPU, the cache's key holds the process's own place among the devices,
-so the cache serves process 0 alone, and `jax_share_binary_between_hosts` waits for a
-key that never comes. So here the processes of a host load what process 0 compiles.
+Without an entry they must compile together: for GPUs, XLA divides the timing of kernels
+among them. On the CPU, the cache's key includes the process's own place among the
+devices, so the cache serves only process 0, and `jax_share_binary_between_hosts` waits
+for a key that never comes. So on the CPU, the processes of a host load what process 0
+compiles.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 _KEYS = "roxxel_train/programs"
 _COMPILE_IT = b""
-"""Tells a process to compile the program itself; after an error, it finds the same."""
+"""Tells a process to compile the program itself; after an error, it meets the same
+error.
+"""
 
 
 def compiled_once(
@@ -42,11 +45,12 @@ def compiled_once(
     """Return the compiled program, which process 0 compiles for its host.
 
     Args:
-        name: The same in every process, and different for every program.
-        lowered: What to compile. A process that has another program than process 0,
-            or runs on another host, compiles its own.
+        name: The program's name: the same in every process, and different for every
+            program.
+        lowered: The program to compile. A process with another program than process 0,
+            or on another host, compiles its own.
         mesh: The devices of the program.
-        compile_here: Compiles it in this process.
+        compile_here: Compiles the program in this process.
         is_given_up: Whether nobody waits for the program any more.
     """
     service = coordination_service()
@@ -95,10 +99,11 @@ def _compiled_for_all(
 
 
 def _can_be_shared(text: str) -> bool:
-    """Return whether another process can use what one compiles.
+    """Return whether another process can use this compiled program.
 
-    A callback is a function of its process. XLA serializes a program that it has loaded
-    from a cache without its functions.
+    It cannot if the program has callbacks, which are functions of one process, or if
+    XLA has loaded it from a cache, because XLA then serializes it without its
+    functions.
     """
     has_cache = bool(jax.config.values["jax_compilation_cache_dir"])
     return not has_cache and "python_cpu_callback" not in text

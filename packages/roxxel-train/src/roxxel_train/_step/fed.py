@@ -1,16 +1,17 @@
-"""What an update is fed: a batch, the source of each row, and its accumulation parts.
+"""The input of an update: a batch, the source of each row, and accumulation parts.
 
-With gradient accumulation, the rows of a batch are dealt to the parts of a step.
-A group is `num_parts` consecutive rows of the batch, and gives one row to each part. So
-a part has rows on all devices, no row moves between devices, and the parts are the same
+With gradient accumulation, the rows of a batch are dealt to the parts of a step. A
+group is `num_parts` consecutive rows of the batch; each part gets one of them. So a
+part has rows on all devices, no row moves between devices, and the parts are the same
 for any number of devices. But the sources of a blend follow a pattern: with two sources
 of equal weight, the rows belong to the first and the second source in turn. If a part
 took the same row of every group, all its rows could be of one source.
 
 So each row goes to the part that has the fewest rows of its source so far. In 17 blends
-of two to four sources, with 2 to 32 parts, two parts are at most 3 rows of a source
-apart, and 1 on average; an order that ignores the sources leaves up to 18. Dealing 512
-rows to 8 parts takes 0.9 ms on the thread that loads, and nothing for a single source.
+of two to four sources, with 2 to 32 parts, the counts of a source in two parts differ
+by at most 3 rows, and by 1 on average. An order that ignores the sources leaves
+differences of up to 18. Dealing 512 rows to 8 parts takes 0.9 ms on the loading thread;
+a single source needs no dealing.
 """
 
 from __future__ import annotations

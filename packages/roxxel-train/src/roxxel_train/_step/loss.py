@@ -47,7 +47,7 @@ def perplexity(
     """Return `{name: exp(mean_loss)}`.
 
     The dict is empty if the value overflows a float, or if the loss function itself
-    returned this name (`others` has the names that it returned).
+    returned this name (`others` has its names).
     """
     try:
         return {} if name in others else {name: math.exp(mean_loss)}
@@ -203,9 +203,9 @@ def _find_loss(
 ) -> str:
     """Return the path of the loss in the dict that a loss function returned.
 
-    `leaves` has all values of the dict by path, and `scalars` those that are scalars.
-    A value named "loss" that is not a scalar is an error. Otherwise the trainer would
-    minimise the only scalar of the dict, which may be a metric.
+    `leaves` has all values of the dict by path, and `scalars` those that are scalars. A
+    value named "loss" that is not a scalar is an error. Otherwise the trainer would
+    minimise the dict's only scalar, which may be a metric.
     """
     if "loss" in scalars:
         return "loss"

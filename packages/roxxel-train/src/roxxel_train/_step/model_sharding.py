@@ -43,8 +43,8 @@ groups carries only gradients.
 MIN_SPLIT_SIZE = 100_000
 """Arrays with fewer elements are replicated.
 
-Copies of a small array, such as a bias, cost little memory; gathering a split array
-costs a collective. DeepSpeed's ZeRO-3 has the same default for
+Copies of a small array, such as a bias, cost little memory, while gathering a split
+array costs a collective. DeepSpeed's ZeRO-3 has the same default for
 `stage3_param_persistence_threshold`.
 """
 
@@ -176,8 +176,8 @@ def put_on_mesh(
     """Replace the arrays of both objects by copies on the mesh.
 
     An array that is already split over axes of the mesh keeps its sharding. Every array
-    is copied, one at a time: the update donates the copies, and the user's program may
-    still hold the original arrays.
+    is copied, one at a time, because the update donates its arrays, and the user's
+    program may still hold the originals.
     """
     copies: set[int] = set()
 
@@ -336,7 +336,7 @@ def _put(x: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _crc_of(arrays: Any) -> int:
-    """Return a checksum of the values of all arrays that this process holds whole."""
+    """Return a checksum of the arrays of which this process holds all values."""
     crc = 0
     for x in jax.tree.leaves(arrays):
         if not _is_global(x):

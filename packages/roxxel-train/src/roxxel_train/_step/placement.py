@@ -96,7 +96,7 @@ class BatchPlacement:
     A batch is replicated over the axes of the mesh that do not divide its shape. If
     `strict` is True, such a batch is an error. If only the axis `context` does not
     divide the rows, all its devices get the same rows, for a model that splits their
-    columns; this is no error.
+    columns. This is not an error.
     """
 
     sharding: NamedSharding
@@ -149,7 +149,7 @@ class BatchPlacement:
         """Return the rows and columns that a device works on at a time.
 
         `parts` are those of an accumulated batch. `is_whole` says that the model does
-        not split columns, so that the devices of the axis `context` do the same work.
+        not split columns, so all devices along the axis `context` do the same work.
         """
         rows, columns = shape[0] // parts, shape[1]
         ways = self._ways(self._of_rows(rows))
@@ -168,8 +168,8 @@ class BatchPlacement:
     ) -> list[str]:
         """Return a sentence for each distinct shape that does not divide.
 
-        `parts` are those of an accumulated batch. Of the shapes in `whole`, the model
-        does not split the columns.
+        `parts` are those of an accumulated batch. For the shapes in `whole`, the model
+        does not split columns.
         """
         notes: list[str] = []
         for shape in dict.fromkeys(shapes):
@@ -196,13 +196,13 @@ class BatchPlacement:
         return notes
 
     def _wanted(self, shape: tuple[int, ...]) -> PartitionSpec:
-        """Return the spec of a batch that would divide."""
+        """Return the spec that would divide the batch."""
         if not self.splits_columns(shape):
             return self.sharding.spec
         return PartitionSpec(self._of_rows(shape[0]), *self.sharding.spec[1:])
 
     def _instead(self, shape: tuple[int, ...]) -> str:
-        """Name the axis `context` over which a batch would divide, if there is one."""
+        """Name a size of the axis `context` that would divide a batch, if any would."""
         ways = self.num_ways // math.gcd(self.num_ways, shape[0])
         if ways == 1 or (shape[1] - 1) % ways:
             return ""
@@ -214,7 +214,7 @@ class BatchPlacement:
         return self._ways(next(iter(self.sharding.spec), None))
 
     def describe(self, shape: tuple[int, ...]) -> str:
-        """Say which dimensions of `shape` do not divide, and which sizes would."""
+        """Describe which dimensions of `shape` do not divide, and which sizes would."""
         names = ("batch_size", "seq_len")
         split_over = (self._of_rows(shape[0]), *self.sharding.spec[1:])
         parts = [

@@ -1,9 +1,9 @@
-"""Updates that are made twice every so many steps, to find silent corruption.
+"""Make some updates twice, to find silent corruption.
 
 A device or its memory may compute another value without an error. An update is a pure
 function of the state and the batch, so making it twice must give the same bits. The
-copy of the state from which it is repeated is taken right after the update before, so
-what changes the state between the two is found as well.
+state for the repetition is copied right after the update before, so this also finds
+changes to the state between the two updates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOTS = {0: "model", 1: "optimizer", WINDOW: "skip_spikes"}
 
 
 class Repeated:
-    """Makes the updates of a run, and every `every`th twice.
+    """Makes the updates of a run, and every `every`th update twice.
 
     Args:
         every: Updates between two checks.

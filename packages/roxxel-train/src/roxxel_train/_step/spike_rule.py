@@ -1,4 +1,4 @@
-"""Which updates count as spikes: the setting `skip_spikes`, read without JAX."""
+"""The setting `skip_spikes`, which says what a spike is; read without JAX."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ SkipSpikes = Mapping[str, int | float | str | Sequence[str]]
 
 @dataclass(frozen=True)
 class SpikeRule:
-    """The rule by which an update is a spike, so that it is not applied.
+    """The rule that says which updates are spikes and are not applied.
 
     Attributes:
-        deviations: Median absolute deviations above the median at which a spike begins.
+        deviations: A spike is at least this number of median absolute deviations above
+            the median.
         window: Number of applied updates whose values are compared. The first updates
             of a phase, as many as this number, are never spikes.
         what: Names of the values that are compared: `"loss"`, `"grad_norm"`, or a

@@ -1,9 +1,9 @@
-"""Leaves out the updates that are spikes, inside the compiled step.
+"""Leave out the updates that are spikes, inside the compiled step.
 
-The window of earlier values is part of the compiled state, so no process waits for the
+The window of earlier values is part of the compiled state. So no device waits for the
 host, all processes decide alike, and a checkpoint continues the window bit for bit. The
-rule is the one by which a report marks spikes: medians, because neither a spike nor the
-fall of the loss at the start of a run changes what is usual.
+rule is also the rule by which a report marks spikes. It uses medians, because neither a
+spike nor the fall of the loss at the start of a run moves them much.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from roxxel_train._step.spike_rule import SpikeRule
 
 MOST_IN_A_ROW = 8
-"""After so many spikes in a row the next update is applied, and the window begins anew:
-values that stay are a new level and no spike."""
+"""After this many spikes in a row the next update is applied, and the window begins
+anew: values that stay high are a new level, not a spike.
+"""
 
 _LEAST_DEVIATION = 1e-3
-"""Smallest deviation, as a share of the median, so a flat loss has no spikes."""
+"""Smallest deviation, as a share of the median: without it, a flat loss would have
+spikes.
+"""
 
 Window = dict[str, Any]
 """`values` of shape (names, window), `count` of values since the window began, spikes
@@ -47,7 +50,7 @@ def begin(rule: SpikeRule, mesh: Mesh) -> Window:
 
 
 def begin_phase(rule: SpikeRule, mesh: Mesh, window: Window) -> Window:
-    """Return an empty window that goes on counting the skipped updates."""
+    """Return an empty window that keeps the count of skipped updates."""
     return {**begin(rule, mesh), SKIPPED: window[SKIPPED]}
 
 
@@ -73,7 +76,7 @@ def to_json(rule: SpikeRule, window: Window) -> dict[str, Any]:
 def judge(
     rule: SpikeRule, window: Window, scalars: Scalars
 ) -> tuple[jax.Array, Window]:
-    """Return whether an update is to be left out, and the window after the update.
+    """Return whether to leave an update out, and the window after the update.
 
     Raises:
         ValueError: The step does not return one of the values of the rule.

@@ -100,15 +100,15 @@ def restart(
     optimizer: nnx.Optimizer[Any],
     names: Collection[str] | None = None,
 ) -> None:
-    """Give an optimizer the state that it begins with, for the model as it is now.
+    """Give an optimizer the state with which it begins, for the model as it is now.
 
     Some states begin as copies of the parameters, such as an average of the weights.
 
     Args:
         model: The model.
         optimizer: Its optimizer.
-        names: Names of leaves as a checkpoint has them; only these begin anew. None
-            stands for all.
+        names: Names of leaves, as in a checkpoint; only these begin anew. None stands
+            for all.
     """
     parameters = pure(nnx.state(model, optimizer.wrt))
     shardings = jax.tree.map(lambda x: x.sharding, pure(optimizer.opt_state))
@@ -195,7 +195,7 @@ def jit_update(
 
 
 def _replicated(sharding: Any) -> Any:
-    """Return a sharding by which every device of the mesh holds a whole array."""
+    """Return a sharding in which every device of the mesh holds the whole array."""
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, PartitionSpec())
     return sharding
@@ -247,8 +247,8 @@ def _apply(
 ) -> None:
     """Update the model; give the transformation the extra arguments of optax.
 
-    optax documents `value` (`reduce_on_plateau`, `polyak_sgd`, `momo`), and for line
-    searches also `grad` and `value_fn`. A line search refuses any other argument.
+    optax documents `value` (for `reduce_on_plateau`, `polyak_sgd` and `momo`), and for
+    line searches also `grad` and `value_fn`. A line search refuses any other argument.
     """
     if not isinstance(optimizer.tx, optax.GradientTransformationExtraArgs):
         optimizer.update(model, grads)

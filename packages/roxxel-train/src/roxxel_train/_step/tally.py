@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roxxel_train._step.fed import Fed
 
 _NUM_HEAD = 3
-"""Numbers before the sums: the digest, and whether there is one."""
+"""Number of values before the sums: the digest, and whether there is one."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""How the processes of a run are found, agree on steps, and end as one."""
+"""How the processes of a run find each other, agree on steps, and end together."""

@@ -27,17 +27,17 @@ _settings = Channel("train/settings")
 def barrier(name: str, timeout_s: float = 300.0) -> None:
     """Wait until every process has called `barrier` with the same name.
 
-    If the program of a process ends instead, the waiting processes end too, and say so.
-    The barrier uses no device. A name may be used again if all processes use the name
-    the same number of times. A single process does not wait.
+    If the program of a process ends instead, the waiting processes also end, with a
+    message. The barrier uses no device. A name may be used again if all processes use
+    the name the same number of times. A single process does not wait.
 
     Args:
         name: Identifies the barrier, also in the error.
         timeout_s: Longest wait for the other processes, in seconds.
 
     Raises:
-        TimeoutError: Another process did not arrive in time (the error names the
-            process), or this process arrived after the others had given up.
+        TimeoutError: Another process did not arrive in time (the error names it), or
+            this process arrived after the others had given up.
     """
     service = coordination_service()
     if service is None or service.process_count == 1:

@@ -1,14 +1,14 @@
-"""Finds the other processes of this program: the table of launchers.
+"""Find the other processes of this program: the table of launchers.
 
 A launcher tells a process by variables, or Ray Train by its context, how many processes
-it has started. The first launcher of `_LAUNCHERS` that counts several decides, since
-the inner launchers come first: `torchrun` within a step of Slurm counts more processes
-than Slurm does. A launcher that counts one process decides nothing, because images of
-containers set `WORLD_SIZE=1` for whoever sets nothing. Only the user's own
+it has started. The first launcher of `_LAUNCHERS` that counts several processes
+decides. Inner launchers come first, because `torchrun` inside a step of Slurm counts
+more processes than Slurm. A launcher that counts one process decides nothing, because
+container images set `WORLD_SIZE=1` by default. Only the user's own
 `JAX_NUM_PROCESSES=1` means that this process is alone.
 
-A launcher that counts several processes but tells too little to connect them is an
-error, which says what to set. Otherwise each process would train alone.
+It is an error if a launcher counts several processes but tells too little to connect
+them. The error says what to set. Otherwise each process would train alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BY_HAND = (
 )
 
 _PORT = 62123
-"""Port of process 0 where a launcher gives each job hosts of its own, and no port."""
+"""Port of process 0, if a launcher gives each job its own hosts but no port."""
 
 _OPEN_MPI = "OMPI_COMM_WORLD_SIZE"
 _OPEN_MPI_ADDRESS = "OMPI_MCA_orte_hnp_uri"
@@ -48,28 +48,28 @@ _OPEN_MPI_ADDRESS = "OMPI_MCA_orte_hnp_uri"
 _SLURM = "SLURM_STEP_NODELIST"
 _SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 _SLURM_NEEDED = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
-"""The variables that JAX reads, besides `_SLURM`, in a step of Slurm."""
+"""The variables, besides `_SLURM`, that JAX reads in a step of Slurm."""
 
 _TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes of one program. JAX itself finds the values that are None.
+    """The processes of one program. JAX itself finds values that are None here.
 
     Attributes:
         name: The system that names the processes, such as `Slurm`, for messages.
         num_processes: Number of processes.
         process_id: Index of this process.
         coordinator_address: Host and port of process 0.
-        detection: How JAX finds what is None: `"deactivate"` if nothing is, None for
-            its own choice.
+        detection: How JAX finds missing values: `"deactivate"` if none is missing, None
+            for JAX's own choice.
         has_own_devices: Whether this process uses every GPU that it sees. Otherwise JAX
             restricts a process of Slurm or Open MPI to one GPU.
-        local_device: The only GPU that this process uses; None if JAX finds it.
-        ask_address: Returns the address after a talk of all processes.
-        is_counted_by_jax: Whether JAX counts the processes as it finds the devices, so
-            that a process that is not connected knows whether it is alone.
+        local_device: The only GPU that this process uses; None if JAX chooses it.
+        ask_address: Returns the address, after all processes have exchanged messages.
+        is_counted_by_jax: Whether JAX counts the processes when it finds the devices,
+            so that a process without a connection knows whether it is alone.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Cluster:
 
 
 def find_cluster(environ: Mapping[str, str]) -> Cluster | None:
-    """Return the cluster that an environment names; None for a single process.
+    """Return the cluster that the environment describes; None for a single process.
 
     Raises:
         ClusterError: A launcher counts several processes, and a variable that it sets
@@ -110,7 +110,7 @@ def find_cluster(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def check_connected(environ: Mapping[str, str]) -> None:
-    """Refuse to go on alone; call this in a process that nothing has connected.
+    """Refuse to train alone; call this in a process that is not connected.
 
     Raises:
         ClusterError: A launcher counts this process among several.
@@ -256,7 +256,7 @@ def _asking_mpi(
 
 
 def _local_device(environ: Mapping[str, str], rank: str, size: str) -> int | None:
-    """Return the GPU of a process that shares its host; None if it uses all it sees."""
+    """Return the GPU of a process that shares its host; None if it may use all GPUs."""
     sees_several = "," in environ.get("CUDA_VISIBLE_DEVICES", ",")
     is_alone = environ.get(size) == "1" or rank not in environ
     if is_alone or not sees_several or LOCAL_DEVICE_IDS in environ:
@@ -265,7 +265,7 @@ def _local_device(environ: Mapping[str, str], rank: str, size: str) -> int | Non
 
 
 def _from_torch(environ: Mapping[str, str]) -> Cluster | None:
-    """Find the processes of torchrun, and of those who set the same variables."""
+    """Find the processes of torchrun, and of launchers that set the same variables."""
     number = _count(environ, "WORLD_SIZE")
     if number is None or "RANK" not in environ:
         return None
@@ -292,10 +292,10 @@ def _from_job(
     address: Callable[[Mapping[str, str], str], str],
     beside: str = "",
 ) -> Cluster | None:
-    """Find the processes of a launcher with one process a host.
+    """Find the processes of a launcher with one process per host.
 
     `address` returns the address of process 0 from an environment; its second argument
-    is the advice of an error.
+    is the remedy for an error.
     """
     number = _count(environ, size)
     # Any program may use a name such as NUM_PROCESSES for its own workers.
@@ -390,7 +390,7 @@ def _from_kubernetes(environ: Mapping[str, str]) -> Cluster | None:
 def _refuse(
     environ: Mapping[str, str], name: str, size: str, beside: str = "", way: str = ""
 ) -> Cluster | None:
-    """Refuse a launcher that counts processes and tells too little to connect them."""
+    """Refuse a launcher that counts processes but tells too little to connect them."""
     number = _count(environ, size)
     if number is None or (beside and beside not in environ):
         return None
@@ -513,7 +513,7 @@ _LAUNCHERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
 
 
 def _count(environ: Mapping[str, str], name: str) -> int | None:
-    """Return how many processes a variable counts; None unless these are several."""
+    """Return how many processes a variable counts; None for fewer than two."""
     if not environ.get(name):
         return None
     number = _integer(environ, name, f"check it, or {_BY_HAND}")
@@ -521,7 +521,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _variable(environ: Mapping[str, str], name: str, way: str) -> str:
-    """Return a variable; `way` is the advice if the launcher has not set it."""
+    """Return a variable; `way` is the remedy if the launcher has not set it."""
     value = environ.get(name, "").strip()
     if not value:
         raise ClusterError(f"the launcher has not set {name}; {way}")
@@ -536,7 +536,7 @@ def _integer(environ: Mapping[str, str], name: str, way: str) -> int:
 
 
 def _port(seed: int) -> int:
-    """Return a port above those that systems give to programs, as JAX does."""
+    """Return a port above the ports that systems give to programs, as JAX does."""
     return 61440 + seed % 4096
 
 

@@ -1,8 +1,8 @@
-"""Which processes hold the others, by the last signs of life of all.
+"""Find the processes for which the others wait, by everybody's last sign of life.
 
-Whoever waits says at which call, and whoever works says what it does. A call that has
-been waited at for a minute gets a line with those who are not there yet, and another
-one each time that the wait has doubled.
+A process that waits tells at which call, and a process that works tells what it does.
+After a minute of waiting at a call, a line names the processes that have not arrived,
+and another line follows each time that the wait has doubled.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ START = "start"
 """Name of the pause before the first run."""
 
 MOST_NAMED = 4
-"""Number of different activities that a line or a sign of life has."""
+"""Maximum number of activities in a line or a sign of life."""
 
 _HELD_S = 60.0
-"""Time that processes wait for others before a line names those."""
+"""Time that processes wait for others before a line names the others."""
 
 
 class Life(NamedTuple):
@@ -51,7 +51,7 @@ class Holders:
     def lines(
         self, lives: Mapping[int, Life], num_processes: int, waited_s: float
     ) -> Iterator[str]:
-        """Count `waited_s` for all who wait now; yield the lines that are due."""
+        """Add `waited_s` for all processes that wait now; yield the due lines."""
         awaited: defaultdict[str | int, list[int]] = defaultdict(list)
         for process, life in sorted(lives.items()):
             for call in life.awaits:
@@ -71,7 +71,7 @@ class Holders:
 
 
 def during(step: int, pause: str | None) -> str:
-    """Return what a process does after or in a step, to end a sentence."""
+    """Describe what a process does in or after a step, as the end of a sentence."""
     if pause == START:
         return " before its first run"
     return f" in step {step}" if pause is None else f" in {pause!r} after step {step}"

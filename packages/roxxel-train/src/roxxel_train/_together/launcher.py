@@ -1,9 +1,9 @@
-"""What a launcher of processes holds while they run: a port for them, and a pipe.
+"""A launcher's port and pipe, which it holds while its processes run.
 
 The launcher holds the only write end of the pipe. The kernel closes this end when the
 launcher ends in any way, also by SIGKILL, and every process that reads the pipe then
 ends. Otherwise the processes would train on without their launcher, and a new launcher
-could not continue the run, because the run would still be locked.
+could not continue the run, because the run would stay locked.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Connections between processes. They show that a process has died, or is stopped.
+"""Connections between processes. They show whether a process has died or is stopped.
 
 Every process holds a TCP connection to process 0. When a process dies, the kernel
 closes its connections. A closed connection is therefore proof that a process has ended;
 silence is not.
 
 A process that is stopped (SIGSTOP, a frozen container) keeps its connections. To find
-out, process 0 sends zeros, which a thread of the other process takes in one system call
-after the other. One call takes a gigabyte and needs no interpreter lock meanwhile, so a
-process takes the zeros even if C code holds the lock. In a stopped process nothing
-takes them, and once the small buffers of the connection are full, no more can be sent.
+out, process 0 sends zeros, and a thread of the other process receives them in one
+system call after another. One call receives up to a gigabyte and does not need the
+interpreter lock, so a process receives the zeros even if C code holds the lock. A
+stopped process receives nothing, and once the small buffers of the connection are full,
+no more zeros can be sent.
 
 A host that loses its power or its network does not close its connections. The kernels
 of the other hosts probe idle connections, and close a connection without an answer.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _ADDRESS = "links"
 _CONNECT_S = 5.0
-"""Longest wait for a connection, and for the first line on a connection."""
+"""Longest wait, in seconds, for a connection, and for the first line on it."""
 
 _PROBE_AFTER_S = 2  # a lost host is detected after 2 + 4 * 1 seconds
 _PROBE_EVERY_S = 1
@@ -39,13 +40,14 @@ _NUM_PROBES = 4
 
 _SENT_BYTES = 1 << 12
 _RECEIVED_BYTES = 1 << 15
-"""Sizes of the buffers at both ends, which kernels take for hints: small, so that a
-stopped process is found soon. With half of the second, Linux delays its answers on a
-loopback connection, whose segments are large."""
+"""Sizes of the buffers at both ends, which kernels treat as hints: small, so that a
+stopped process is found soon. If the second were half as large, Linux would delay its
+answers on a loopback connection, whose segments are large.
+"""
 
 _ZEROS = memoryview(bytes(1 << 16))
 _TAKEN_BYTES = 1 << 20
-"""Bytes that one buffer of a system call takes, of `_NUM_TAKEN` per call."""
+"""Size of each of the `_NUM_TAKEN` buffers of a system call, in bytes."""
 _NUM_TAKEN = 1000  # POSIX allows 1024
 
 _LOST_HOST = "its host does not answer"
@@ -55,7 +57,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 class Links:
     """The connections of this process.
 
-    Process 0 is connected to every other process, and every other process only to
+    Process 0 is connected to every other process; the others are connected only to
     process 0. Use the object in one thread; other threads may call `wake`. `keys` is
     the prefix of the keys in the coordination service.
     """
@@ -110,10 +112,10 @@ class Links:
         ).start()
 
     def is_taking(self, process: int) -> bool:
-        """Return whether a process has taken bytes since the last call.
+        """Return whether a process has received bytes since the last call.
 
-        In process 0 only. The result is True for a process without a connection. After
-        a process was stopped, some calls still fill the buffers and return True.
+        Only for process 0. The result is True for a process without a connection. After
+        a process was stopped, a few calls still fill the buffers and return True.
         """
         connection = self._others.get(process)
         if connection is None:
@@ -210,7 +212,7 @@ def _listen(host: str) -> socket.socket:
 
 
 def _end_of(connection: socket.socket) -> str:
-    """Return how the process at the other end has ended; empty if it is alive."""
+    """Describe how the process at the other end has ended; empty if it is alive."""
     try:
         return "" if connection.recv(64) else "killed or crashed"
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Who is missing while the processes of a program connect.
+"""Find out who is missing while the processes of a program connect.
 
-JAX's service tells nothing before all processes have connected, and a request to it
-ends the program that asks. So process 0 counts the connections to its port, as Linux
-lists them, and every other process tries whether process 0 listens at all.
+JAX's service answers nothing before all processes have connected, and a request to it
+ends the program that asks. So process 0 counts the connections to its port in Linux's
+list, and every other process tests whether process 0 listens at all.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _connected(port: int) -> Counter[str]:
 
 
 def _address(text: str) -> str:
-    """Return an address from the kernel's words, each of four bytes in host order."""
+    """Return an address from the kernel's words of four bytes in host order."""
     words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
     if len(words) == 1:
         return str(IPv4Address(words[0]))

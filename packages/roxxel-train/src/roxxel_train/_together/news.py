@@ -1,7 +1,7 @@
 """Messages from any process to all processes, which read them in the same order.
 
-A process that has read all messages waits in one request to the coordination service,
-so news costs a thousand processes no request until there is a message.
+A process that has read all messages waits in one open request to the coordination
+service. So even a thousand processes send no requests until there is a message.
 """
 
 from __future__ import annotations

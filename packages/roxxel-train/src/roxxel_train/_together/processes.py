@@ -4,11 +4,11 @@ Processes exchange messages through the coordination service
 (`roxxel_ckpt.coordination`), never through a collective: a collective waits forever for
 a process that has failed. Until a process requests something, no message is exchanged.
 
-- **Agreement.** A process that requests to stop or to save calls all processes, by the
-  news of the watcher. The thread of every process then votes with the step that its
-  loop has begun, and each loop holds after this step. Process 0 alone reads the votes,
-  and tells all processes to act after the largest step, in one message. The thread
-  votes, since a loop that waits in a collective cannot.
+- **Agreement.** A process that wants to stop or to save calls all processes, through
+  the watcher's news. A thread in every process then votes with the step that its loop
+  has begun, and the loop pauses after this step. Process 0 alone reads the votes, and
+  tells all processes to act after the largest step, in one message. A thread votes,
+  because a loop that waits in a collective cannot.
 - **Hangs.** If a step exceeds `hang_after_s`, all processes print their stacks and
   exit. A single process prints its stacks and continues. If C code holds the
   interpreter lock, the thread cannot run, and `faulthandler` prints the stacks.
@@ -174,10 +174,10 @@ class Processes:
         """End all processes when the block raises in one of them.
 
         Some contexts wait for the other processes when they close: enter those first,
-        and then this one. The errors that all processes raise at the same point leave
-        the block: `Preempted`, `NonFiniteError` and the error of `check_same`. Any
-        other error ends all processes with exit code 1, without further clean-up. In a
-        single process every error leaves the block.
+        and then this one. Errors that all processes raise at the same point leave the
+        block: `Preempted`, `NonFiniteError` and the error of `check_same`. Any other
+        error ends all processes with exit code 1, without further clean-up. In a single
+        process every error leaves the block.
         """
         try:
             yield
@@ -217,7 +217,7 @@ class Processes:
         return request
 
     def own_times(self) -> Mapping[int, tuple[int, float]]:
-        """Return `step` and `own_s` of every process, in process 0; else nothing."""
+        """Return `step` and `own_s` of every process; empty except in process 0."""
         return {} if self._watcher is None else self._watcher.own_times
 
     def _agreed_after(self, step: int) -> Request | None:
@@ -250,7 +250,7 @@ class Processes:
         self._end = reason if self._end is None else self._end
 
     def fail(self, reason: str) -> None:
-        """Let all processes save, then fail, after the same step."""
+        """After one step, let all processes save and then fail."""
         self._failure = self._failure or reason
 
     def is_stopping(self) -> bool:
@@ -333,7 +333,7 @@ class Processes:
                 )
 
     def _on_news(self, number: int, kind: str, *values: Any) -> None:
-        """Note that a process calls a turn, or what process 0 has decided."""
+        """Record a call for an agreement, or the decision of process 0."""
         name, turn, *decision = values
         if (name, turn) != (self._name, self._turn):
             return  # of another run, or received twice
@@ -352,7 +352,7 @@ class Processes:
         self._woken.set()
 
     def _agree(self, watcher: Watcher) -> None:
-        """Advance the agreement, unless the loop has yet to serve the last request."""
+        """Advance the agreement, unless the loop must still serve the last request."""
         with self._change:
             turn, number, request = self._turn, self._called_at, self._requested()
             if self._agreed is not None or self._begun is None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import signal
 
 URGENT = (signal.SIGTERM, signal.SIGINT)
-"""Signals of which a second one ends the program at once."""
+"""Signals that end the program at once when they come a second time."""
 
 WARNINGS = (signal.SIGHUP, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that may come again while the run saves: a closed terminal sends SIGHUP
-twice, and the system sends SIGXCPU every second. The urgent ones may follow them."""
+twice, and the system sends SIGXCPU every second. A signal of `URGENT` may follow
+them."""
 
 SAVE = signal.SIGUSR1
 """The signal that requests a checkpoint; the run continues."""

@@ -6,9 +6,9 @@ until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
 - its connection is closed (`roxxel_train._together.links`): the process has died;
-- its sign of life stays the same and its connection takes nothing, as after SIGSTOP;
-- it runs the coordination service (process 0) and the service leaves a request
-  unanswered, as after SIGSTOP of process 0 (`Watcher._time_requests`);
+- its sign of life does not change and it receives no bytes, as after SIGSTOP;
+- it is process 0, and its coordination service leaves a request unanswered, as after
+  SIGSTOP (`Watcher._time_requests`);
 - its program ends while other processes are in a trainer, or while JAX initializes
   their devices.
 
@@ -84,12 +84,13 @@ if TYPE_CHECKING:
 _KEYS = "roxxel_train/watch"
 
 _TICK_S = 0.5
-"""Longest time between two looks at the connections."""
+"""Longest time between two checks of the connections."""
 
 _SIGNS_PER_S = 50.0
 """Signs of life that all processes together publish a second. All of them publish at
-the same times of the clock, because a request that arrives among others costs process 0
-about 0.05 ms of CPU, and a lone request 0.45 ms."""
+the same moments, because among others a request costs process 0 about 0.05 ms of CPU,
+and alone 0.45 ms.
+"""
 
 _SILENT_S = 6.0
 """Silence after which process 0 counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
@@ -97,20 +98,20 @@ few ticks below 10 s: the README promises that all processes end within 10 s. `_
 and `_STILL_S` together are below `_SILENT_S`."""
 
 _QUIET_S = 2.0
-"""Time without a new sign of life after which process 0 tries the connection of another
-process: C code that holds the interpreter lock, as in a compilation or a restore, keeps
-the signs back, but not the connection."""
+"""Time without a new sign of life after which process 0 tests the connection to a
+process. C code that holds the interpreter lock, as in a compilation or a restore,
+delays the signs, but not the connection.
+"""
 
 _STILL_S = 3.0
-"""Time in which the connection of such a process takes nothing, after which the process
-counts as stopped."""
+"""Time without received bytes after which such a process counts as stopped."""
 
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
 another process may have caused. If another process gives no sign of life in this time,
-the message names this other process as the cause. A process that needs another one,
-whose program ends, gives up after this time too: both may have met for the last time,
-and the call may not have returned here yet."""
+the message names this other process as the cause. A process that needs another process
+whose program ends gives up after this time too. It waits because a last call of both
+may be complete and only not have returned here yet."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""
@@ -119,12 +120,15 @@ _LEAVING_TICK_S = 0.02
 
 _RAY_ASKS_S = 8.0
 """Time in which a worker of Ray Train waits for Ray to end it after another worker has
-failed. Ray asks its workers every 2 s. Process 0 must stay until Ray has asked the one
-that failed: JAX aborts that worker as soon as process 0 exits, and its error is lost.
+failed. Ray asks its workers every 2 s. Process 0 must stay until Ray has asked the
+worker that failed: JAX aborts that worker as soon as process 0 exits, and its error
+would be lost.
 """
 
 _EXIT_S = 300.0
-"""Longest wait for the other processes at the end of the program, as in JAX."""
+"""Longest wait for the other processes at the end of the program, the same as in
+JAX.
+"""
 
 _STOPPED = "the process was stopped, or its host does not answer"
 
@@ -186,7 +190,7 @@ class _Sign:
 
 
 class _Leave(NamedTuple):
-    """The end of the program of another process, as this process heard of it."""
+    """What this process knows about the end of another process's program."""
 
     had_devices: bool
     at_s: float
@@ -196,8 +200,8 @@ class Watcher:
     """Watches the other processes, and ends this process when another process fails.
 
     The run of this process changes `progress`, and the other processes read it. In
-    process 0, `own_times` has the last known `step` and `own_s` of every process, as
-    they were at most twice `sign_every_s` ago.
+    process 0, `own_times` has the last known `step` and `own_s` of every process, at
+    most twice `sign_every_s` old.
     """
 
     def __init__(self, service: CoordinationService) -> None:
@@ -248,7 +252,7 @@ class Watcher:
 
     @contextmanager
     def needing_all(self) -> Generator[None]:
-        """End this process if the program of another process ends during the block."""
+        """End this process if another process's program ends during the block."""
         with _lock:
             self._num_needs += 1
         try:
@@ -261,8 +265,8 @@ class Watcher:
     def in_run(self, report: Report, listen: Listener) -> Generator[None]:
         """Watch a run, and also write the reason of a failure to the log of the run.
 
-        `listen` receives the news of the processes of the run. Outside of runs, the
-        processes of a program may end at different times.
+        `listen` receives the news of the processes of the run. Outside of runs, a
+        program's processes may end at different times.
         """
         self._report, self._listen, self.progress.pause = report, listen, None
         try:
@@ -281,8 +285,8 @@ class Watcher:
     def leave(self, error: BaseException, *, is_printed: bool = False) -> bool:
         """End all processes after an error, unless all of them raise the error.
 
-        In a worker of Ray Train the error goes on to Ray, which ends this process.
-        Then the result is True: the other processes are ending already.
+        In a worker of Ray Train the error goes to Ray, which ends this process. Then
+        the result is True: the other processes are already ending.
         """
         if self._closed.is_set():
             return True
@@ -375,8 +379,9 @@ class Watcher:
     def _time_requests(self) -> None:
         """End this process if process 0, which runs the service, answers no request.
 
-        The service answers in threads of C++, so unlike a sign of life, an answer needs
-        no interpreter lock of process 0: a process that restores or compiles answers.
+        The service answers from C++ threads. So unlike a sign of life, an answer does
+        not need the interpreter lock: process 0 answers even while it restores or
+        compiles.
         """
         silent_s, num_ticks = 0.0, 0
         while not self._closed.wait(_TICK_S) and self._has_service():
@@ -485,7 +490,7 @@ class Watcher:
         """Return whether this process has just continued after it was stopped.
 
         The other processes have ended without it, which must not count as their
-        failure. Perhaps the run has begun again, and writes the log.
+        failure. Perhaps the run has started again and writes the log.
         """
         return self._stood_s > 0 and time.monotonic() - self._woke_at_s < _QUIET_S
 
@@ -499,7 +504,7 @@ class Watcher:
         return ""
 
     def _watch_others(self, links: Links, waited_s: float, *, is_due: bool) -> None:
-        """Find the processes that are stopped; only process 0 can."""
+        """Find the processes that are stopped. Only process 0 can do this."""
         self._stopped = {}
         if is_due:
             self._lives = self.lives()
@@ -556,7 +561,7 @@ class Watcher:
         self._reader.join(_LEAVE_S)
 
     def _publish(self, reason: str, is_hang: bool) -> tuple[str, bool]:
-        """Publish a reason unless there is one; return the reason that counts."""
+        """Publish a reason, unless there is one; return the reason that counts."""
         failed = f"{_KEYS}/failed"
         with suppress(Exception):
             if not self.service.set(failed, [reason, is_hang]):
@@ -613,7 +618,7 @@ def watcher() -> Watcher | None:
 def needs_all_processes(
     method: Callable[_Arguments, _Result],
 ) -> Callable[_Arguments, _Result]:
-    """Wrap `method`: this process ends if the program of another process ends."""
+    """Wrap `method`: during it, this process ends if another process's program ends."""
 
     @functools.wraps(method)
     def watched(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -625,10 +630,10 @@ def needs_all_processes(
 
 
 def _try_for_a_while(act: Callable[[], object]) -> None:
-    """Call `act` for at most `_LEAVE_S`; an error, or a longer call, is given up.
+    """Call `act`, but wait for it at most `_LEAVE_S`, and ignore its errors.
 
-    A disk that hangs, or process 0 that stands, must neither keep this process alive
-    nor keep it from watching the others.
+    A disk that hangs, or a stopped process 0, must not keep this process alive, nor
+    keep it from watching the others.
     """
 
     def call() -> None:

@@ -90,7 +90,7 @@ class WeightAverage(NamedTuple):
 
 
 def _pure(tree: Any) -> Any:
-    """Return a tree with the values of its Variables; Flax 0.12.8 renamed `pure`."""
+    """Return a tree with values in place of Variables; Flax 0.12.8 renamed `pure`."""
     return (getattr(nnx, "as_pure", None) or nnx.pure)(tree)
 
 

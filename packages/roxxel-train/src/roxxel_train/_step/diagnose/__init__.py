@@ -1,1 +1,1 @@
-"""Finds mistakes in models, optimizers and loss functions before the first step."""
+"""Find mistakes in models, optimizers and loss functions before the first step."""

@@ -1,4 +1,4 @@
-"""Explains why a user's function cannot be called as a trainer calls it.
+"""Explain why a user's function cannot be called as a trainer calls it.
 
 JAX reports such mistakes in a traceback of dozens of lines, most of them its own, and
 never says what a trainer gives to the function.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LIBRARIES = {"jax", "flax", "optax"}
 
 _MISTAKES = (TypeError, ValueError, LookupError, AttributeError)
-"""What Python and JAX raise for an array or a model that is used as something else."""
+"""The errors of Python and JAX for an array or a model used as something else."""
 
 _NEED_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -102,7 +102,7 @@ def explained(fed: Any) -> Generator[None]:
 
 
 def _reason(error: Exception) -> str | None:
-    """Return what the code does that JAX or Flax refuse; None for any other error."""
+    """Describe what the code does that JAX or Flax refuse; None for any other error."""
     if isinstance(error, TraceContextError):
         return (
             "changes a Variable of an object from outside of the function, such as a "
@@ -124,7 +124,7 @@ def _reason(error: Exception) -> str | None:
 
 
 def _described(batch: Any) -> str:
-    """Return what a batch is, and where inputs and targets are."""
+    """Describe what a batch is, and where inputs and targets are."""
     if isinstance(batch, Mapping):
         arrays = cast("Mapping[str, Any]", batch)
         parts = ", ".join(f"{name!r} {_form(each)}" for name, each in arrays.items())

@@ -1,4 +1,4 @@
-"""Checks that a trainer can train the objects that it was given.
+"""Check that a trainer can train the objects that it was given.
 
 The likeliest mistakes are objects of neighbouring libraries: an optax transformation in
 place of an `nnx.Optimizer`, or a model of Linen or Equinox.
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _WRAPPED = "nnx.Optimizer(model, {}, wrt=nnx.Param)"
 
 GRADIENT = "gradient of "
-"""What the name of a gradient begins with in the traced program of a step."""
+"""Prefix of a gradient's name in the traced program of a step."""
 
 _MODES = ("deterministic", "use_running_average")
 """Attributes that `nnx.Module.eval` sets to True."""
 
 _RATES = ("rate", "dropout_rate")
-"""Attributes with the share of values that a module drops in training mode."""
+"""Attributes that hold the share of values that a module drops in training mode."""
 
 
 def array_path(path: tuple[Any, ...]) -> str:
@@ -203,7 +203,7 @@ def check_gradients(gradients: Mapping[str, bool]) -> str | None:
 
 
 def pure(tree: Any) -> Any:
-    """Return a tree with the values of its Variables; Flax 0.12.8 renamed `pure`."""
+    """Return a tree with values in place of Variables; Flax 0.12.8 renamed `pure`."""
     return (getattr(nnx, "as_pure", None) or nnx.pure)(tree)
 
 
@@ -221,7 +221,7 @@ def evaluation_mode(model: nnx.Module) -> str | None:
 
 
 def untrained_array(model: nnx.Module, wrt: Any) -> str | None:
-    """Return a warning if the model holds floats that are no Variable; else None."""
+    """Return a warning if the model holds floats outside of Variables; else None."""
     is_trained = nnx.filterlib.to_predicate(wrt)
     found = [
         array_path((0, *path))
@@ -271,7 +271,7 @@ def _is_schedule(value: Any) -> bool:
 
 
 def _is_of(package: str, value: Any) -> bool:
-    """Return whether a class of `value` is defined in a package, without its import."""
+    """Return whether a package defines a class of `value`, without importing it."""
     return any(
         cls.__module__ == package or cls.__module__.startswith(f"{package}.")
         for cls in type(value).__mro__
@@ -289,7 +289,7 @@ def _forms(tree: Any) -> dict[str, tuple[int, ...]]:
 def _difference(
     given: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
 ) -> str:
-    """Say at which path two states differ first, as the end of a sentence."""
+    """Describe the first path at which two states differ, as the end of a sentence."""
     for path in [*given, *expected]:
         if path not in expected:
             return f"has {path}, for which this model has no parameter"

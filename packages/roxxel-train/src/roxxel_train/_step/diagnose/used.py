@@ -1,4 +1,4 @@
-"""Finds what a step uses and which parameters it trains, from its traced program."""
+"""Find what a step uses and which parameters it trains, from its traced program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks whether the embeddings of a model have a row for every token of the data.
+"""Check whether a model's embedding tables have a row for every token of the data.
 
 A token without a row is an index out of bounds: `nnx.Embed` returns NaN for this token,
 and `table[tokens]` reads another row. The traced program of a step shows every lookup
@@ -112,7 +112,7 @@ def check_rows(sampler: Sampler, lookups: Iterable[TokenLookup]) -> None:
 def missing_in_batch(
     sampler: Sampler, lookups: Iterable[TokenLookup], step: int
 ) -> str | None:
-    """Return why batch `step` gives NaN; None if every token has a row."""
+    """Describe why batch `step` gives NaN; None if every token has a row."""
     smallest = min(lookups, key=lambda lookup: lookup.num_rows, default=None)
     if smallest is None:
         return None
