@@ -39,7 +39,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         wait = start(*arguments)
 
         def wait_at_gate() -> None:
-            assert opened.wait(60)
+            assert opened.wait(600)
             wait()
 
         return wait_at_gate
@@ -87,7 +87,7 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
     gate.set()
     flight = saving._last  # pyright: ignore[reportPrivateUsage]
     assert flight is not None
-    flight._done.result(60)  # pyright: ignore[reportPrivateUsage]
+    flight._done.result(600)  # pyright: ignore[reportPrivateUsage]
     saving.close()
     assert saving.steps() == [7]
 
@@ -229,7 +229,7 @@ def test_a_save_whose_thread_cannot_start_fails_and_blocks_no_later_save(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    with checkpointer(tmp_path, timeout=60) as saving:
+    with checkpointer(tmp_path, timeout=600) as saving:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", fail)
             with pytest.raises(

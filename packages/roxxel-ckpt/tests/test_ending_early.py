@@ -13,7 +13,7 @@ from roxxel_ckpt import Checkpointer
 
 PROGRAM = Path(__file__).with_name("ending_early.py")
 # Far less than the 1000 seconds for which the program lets its checkpointers wait.
-GUARD_S = 120
+GUARD_S = 600
 
 
 @pytest.mark.parametrize(

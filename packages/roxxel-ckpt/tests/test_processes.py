@@ -20,7 +20,7 @@ from .helpers import names
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
 GOLDEN = Path(__file__).with_name("golden")
-TIMEOUT_S = 180
+TIMEOUT_S = 600
 
 DAMAGED = (
     "CheckpointDamagedError: run/3: cannot be used because state/model/weights/c/2/0 "

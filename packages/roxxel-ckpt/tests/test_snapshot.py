@@ -29,7 +29,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     opened, start = threading.Event(), orbax.start_writing
 
     def start_behind_gate(*arguments: Any) -> Callable[[], None]:
-        assert opened.wait(60)
+        assert opened.wait(600)
         return start(*arguments)
 
     monkeypatch.setattr(orbax, "start_writing", start_behind_gate)
@@ -87,7 +87,7 @@ def test_no_two_copies_of_a_state_are_held_at_once(
 
     def start_behind_gate(directory: Path, arrays: Any) -> Any:
         if directory.is_relative_to(tmp_path / "a"):
-            assert opened.wait(60)
+            assert opened.wait(600)
         return start(directory, arrays)
 
     monkeypatch.setattr(orbax, "start_writing", start_behind_gate)

@@ -45,7 +45,7 @@ class Run:
         self.index, self.parent = index, parent
         self.folder = parent / "run"
         self.model = Model(0, on_all_devices)
-        self.saving = Checkpointer(self.folder, self.model, max_to_keep=2, timeout=60)
+        self.saving = Checkpointer(self.folder, self.model, max_to_keep=2, timeout=600)
         self.barriers = 0
 
     def say(self, words: str) -> None:
@@ -194,9 +194,9 @@ class Run:
 
         if self.index == 1:
             with patch.object(CoordinationService, "get", get_late):
-                assert channel.agree("one", lambda: 2, sum, 5) == 3
+                assert channel.agree("one", lambda: 2, sum, 600) == 3
         else:
-            assert channel.agree("one", lambda: 1, sum, 60) == 3
+            assert channel.agree("one", lambda: 1, sum, 600) == 3
             self.failure_of(lambda: channel.agree("two", lambda: 1, sum, 0.2))
             self.meet()
 
@@ -216,12 +216,12 @@ class Run:
     def share_no_folder(self) -> None:
         """Save where every process sees another folder under the same path."""
         link = self.parent / f"link-{self.index}"
-        own = Checkpointer(link / "run", self.model, timeout=60)
+        own = Checkpointer(link / "run", self.model, timeout=600)
         self.failure_of(own.check_shared)
         self.failure_of(lambda: own.save(1))
         assert own.steps() == []
 
-        shared = Checkpointer(self.parent / "shared", self.model, timeout=60)
+        shared = Checkpointer(self.parent / "shared", self.model, timeout=600)
         shared.check_shared()
         self.meet()
         assert names(self.parent / "shared") == []
@@ -234,7 +234,7 @@ class Run:
 
     def save_a_tree(self) -> None:
         """Save a tree that every step makes anew; load it into shapes and values."""
-        saving = Checkpointer(self.parent / "tree", max_to_keep=2, timeout=60)
+        saving = Checkpointer(self.parent / "tree", max_to_keep=2, timeout=600)
         tree = sharded_tree(0)
         for step in (1, 2, 3):
             old, tree = tree, jax.tree.map(lambda leaf: leaf + 1, tree)
@@ -266,7 +266,7 @@ class Run:
     def share_small_leaves(self) -> None:
         """Save many small leaves, of which process 0 writes those that it holds."""
         folder = self.parent / "small"
-        saving = Checkpointer(folder, timeout=60)
+        saving = Checkpointer(folder, timeout=600)
         tree = {
             "alone": {str(n): jnp.full(3, n) for n in range(300)},
             "everywhere": on_all_devices(np.arange(4.0, dtype=np.float32), spec=()),
@@ -282,7 +282,7 @@ class Run:
         """Restore checkpoints of one process, of two, and damaged ones."""
         for name in ("one_process", "golden_one", "golden_two"):
             fresh = Model(9, on_all_devices)
-            reading = Checkpointer(self.parent / name, fresh, timeout=60)
+            reading = Checkpointer(self.parent / name, fresh, timeout=600)
             assert reading.restore(strict=True, release=True) == 2
             expected = content(Model(2, on_all_devices).rngs)
             assert content(fresh.rngs) == expected, name

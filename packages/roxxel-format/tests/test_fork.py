@@ -25,7 +25,7 @@ from roxxel_format._read import files
 def in_child(work):
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
+        signal.alarm(300)
         work()
         os._exit(0)
     return os.waitpid(child, 0)[1]
@@ -72,7 +72,7 @@ def work():
 thread = threading.Thread(target=lambda: corpus.num_tokens)
 sys.addaudithook(hold)
 thread.start()
-assert opening.wait(60), "the manifest was not opened"
+assert opening.wait(600), "the manifest was not opened"
 end = in_child(work)
 go_on.set()
 thread.join()

@@ -85,7 +85,7 @@ def test_a_file_that_is_not_regular_is_refused_at_once(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
 
     said = child.stdout.splitlines()

@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import settings
+
+from .helpers import forget_threads
 
 # Read when JAX first looks for devices, so it must be set before any test runs.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -10,3 +13,9 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 # A busy machine is no failure.
 settings.register_profile("roxxel-loader", deadline=None)
 settings.load_profile("roxxel-loader")
+
+
+@pytest.fixture(autouse=True)
+def own_threads() -> None:
+    """Let a test count no thread of an earlier test."""
+    forget_threads()

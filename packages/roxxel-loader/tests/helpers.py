@@ -15,19 +15,31 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_earlier: set[threading.Thread] = set()
+
+
+def forget_threads() -> None:
+    """Leave the threads that live now, of earlier tests, out of `threads`.
+
+    The threads of an iteration that a test has dropped end, but at no known moment.
+    """
+    _earlier.clear()
+    _earlier.update(threading.enumerate())
+
+
 def threads() -> list[threading.Thread]:
     """Return the threads that this package has started and that still live."""
     return [
         thread
         for thread in threading.enumerate()
-        if thread.name.startswith("roxxel-loader")
+        if thread.name.startswith("roxxel-loader") and thread not in _earlier
     ]
 
 
 def join_threads() -> None:
     """Wait for threads that were told to stop but were not waited for."""
     for thread in threads():
-        thread.join(timeout=120)
+        thread.join(timeout=600)
     assert threads() == []
 
 

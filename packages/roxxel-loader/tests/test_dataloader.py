@@ -589,7 +589,7 @@ def test_breaking_off_leaves_no_thread() -> None:
 
 
 def test_all_workers_are_at_work_however_small_prefetch_is() -> None:
-    together = threading.Barrier(8, timeout=120)
+    together = threading.Barrier(8, timeout=600)
 
     def wait_for_the_others(x: int) -> int:
         together.wait()

@@ -65,7 +65,7 @@ def test_small_batches_are_made_further_ahead(num_bytes: int, ahead: int) -> Non
         next(stream)
         next(stream)
         for _ in range(2 + ahead):
-            assert returned.acquire(timeout=120)
+            assert returned.acquire(timeout=600)
         assert not returned.acquire(timeout=0.05)
 
     assert begun == [*range(2 + ahead)]

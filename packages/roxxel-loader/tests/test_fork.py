@@ -15,7 +15,7 @@ from roxxel_loader import Dataloader, FilteredDataset, SimpleDataset
 def in_child(work):
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
+        signal.alarm(300)
         work()
         os._exit(0)
     end = os.waitpid(child, 0)[1]
@@ -37,7 +37,7 @@ def work():
 dataset = FilteredDataset(SimpleDataset(range(10)), is_even)
 thread = threading.Thread(target=lambda: len(dataset))
 thread.start()
-assert filtering.wait(60)
+assert filtering.wait(600)
 in_child(work)
 go_on.set()
 thread.join()
@@ -60,7 +60,7 @@ def work():
 batches = iter(Dataloader(MappedDataset(range(10), wait), 1, workers=0))
 thread = threading.Thread(target=lambda: next(batches))
 thread.start()
-assert taking.wait(60)
+assert taking.wait(600)
 in_child(work)
 go_on.set()
 thread.join()

@@ -115,17 +115,17 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
 
     def slow(n: int) -> int:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(600)
         ended.append(n)
         return n
 
     results = Squares(100, slow, ahead=3, workers=1)
     consumer = threading.Thread(target=lambda: next(results, None))
     consumer.start()
-    begun.wait(10)
+    assert begun.wait(600)
     threading.Timer(0, go_on.set).start()
     results.close()
-    consumer.join(10)
+    consumer.join(600)
 
     assert threads() == []
     assert ended[0] == 0
@@ -141,13 +141,13 @@ def test_a_job_of_several_batches_ends_after_the_one_in_progress() -> None:
     def slow_from_ten(n: int) -> int:
         if n == 10:
             begun.set()
-            go_on.wait(10)
+            go_on.wait(600)
         made.append(n)
         return n
 
     results = Squares(100, slow_from_ten, ahead=20)
     assert [next(results) for _ in range(6)] == list(range(6))
-    begun.wait(10)
+    assert begun.wait(600)
     del results  # ends the job as `close` does, which would wait for the batch
     gc.collect()
     go_on.set()
@@ -190,14 +190,14 @@ def test_threads_that_share_an_iterator_lose_no_batch(workers: int) -> None:
     begin = threading.Barrier(4)
 
     def take(mine: list[int]) -> None:
-        begin.wait(10)
+        begin.wait(600)
         mine.extend(int(batch[0]) for batch in batches)
 
     consumers = [threading.Thread(target=take, args=(mine,)) for mine in taken]
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:
-        consumer.join(60)
+        consumer.join(600)
 
     assert sorted(n for mine in taken for n in mine) == [*range(400)]
     assert all(mine == sorted(mine) for mine in taken)
@@ -281,7 +281,7 @@ def test_one_thread_makes_results_by_default() -> None:
 def stream_of(num: int, gate: threading.Event) -> StreamingDataset[int]:
     def items() -> Iterator[int]:
         for n in range(num):
-            gate.wait(10)
+            gate.wait(600)
             yield n
 
     return StreamingDataset(items)

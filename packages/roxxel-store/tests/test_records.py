@@ -38,7 +38,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 NAMES = st.text().filter(lambda name: name not in {"format", "version", "crc32"})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), st.booleans(), st.booleans())
 def test_a_record_gives_back_its_members(
     members: dict[str, Any], is_sealed: bool, is_ascii: bool

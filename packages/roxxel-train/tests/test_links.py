@@ -21,7 +21,7 @@ from roxxel_train._together.links import Links
 service = SimpleNamespace(
     process_index=1, host="127.0.0.1", get=lambda key, timeout_s: sys.argv[1]
 )
-Links(service, "keys").connect(60)
+Links(service, "keys").connect(600)
 sys.stdin.readline()
 print(flush=True)
 ctypes.PyDLL(None).sleep(3600)  # holds the interpreter lock
@@ -49,7 +49,7 @@ def test_process_that_is_stopped_takes_nothing_and_a_busy_one_does() -> None:
         assert other.stdin
         assert other.stdout
         try:
-            assert links.wait(60) == {}  # the connection
+            assert links.wait(600) == {}  # the connection
             # Its thread needs the lock once, to begin the call that takes zeros.
             _wait_until_taken(links)
             other.stdin.write(b"hold the lock\n")
@@ -69,7 +69,7 @@ def test_process_that_is_stopped_takes_nothing_and_a_busy_one_does() -> None:
             assert num_silent == 2 * ENOUGH
         finally:
             other.kill()
-    assert links.wait(60) == {1: "killed or crashed"}
+    assert links.wait(600) == {1: "killed or crashed"}
     links.close()
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 NUM_PROCESSES = 3
 NUM_STEPS = 12
-GUARD_S = 60
+GUARD_S = 600
 
 
 class Service:

@@ -8,6 +8,7 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
 `PUT /__faults__` with a JSON object sets what goes wrong from then on:
 
 - `latency_s`: seconds before every answer;
+- `together`: requests for bytes of matching keys wait until so many are there;
 - `rate`: share of the requests that fail, by one of `kinds` in turn at random;
 - `kinds`: any of `503`, `403`, `cut` (a body that ends early), `reset`, `hang`, `wrong`
   (other bytes), `longer` (a body longer than the range), `whole` (the range is
@@ -17,6 +18,7 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
   but without an answer, and only at the next `PUT /__faults__`);
 - `keys`: a regular expression; only matching keys fail;
 - `methods`: only these methods fail, such as `["PUT"]`;
+- `then`: what goes wrong after the first fault, in place of all this;
 - `seed`: of the random choices.
 
 `GET /__stats__` returns the number of requests, of requests that change objects, and
@@ -67,6 +69,7 @@ class Server:
         self.num_open = 0
         self.parts: dict[str, dict[int, bytes]] = {}
         self.late: list[tuple[Any, ...]] = []
+        self.waiting: list[asyncio.Event] = []
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -111,6 +114,8 @@ class Server:
         self.num_requests += 1
         self.num_changes += method not in {"GET", "HEAD"}
         await asyncio.sleep(self.faults.get("latency_s", 0))
+        if method == "GET" and re.search(self.faults.get("keys", ""), key):
+            await self._wait_for_others(self.faults.get("together", 1))
         fault = self._fault(method, key)
         if fault == "reset":
             writer.transport.abort()
@@ -135,10 +140,23 @@ class Server:
                 await self._send(writer, *answer)
         return fault not in {"reset", "lost"}
 
+    async def _wait_for_others(self, number: int) -> None:
+        mine = asyncio.Event()
+        self.waiting.append(mine)
+        if len(self.waiting) >= number:
+            self._let_go()
+        await mine.wait()
+
+    def _let_go(self) -> None:
+        for each in self.waiting:
+            each.set()
+        self.waiting.clear()
+
     def _control(self, key: str, body: bytes) -> bytes:
         if key == "__faults__":
             while self.late:
                 self._change(*self.late.pop(0))
+            self._let_go()
             self.faults = json.loads(body)
             self.random = random.Random(self.faults.get("seed", 0))
             self.num_requests = self.num_changes = self.num_bytes = 0
@@ -159,8 +177,11 @@ class Server:
             return None
         if method not in self.faults.get("methods", [method]):
             return None
-        rate = float(self.faults.get("rate", 1))
-        return self.random.choice(kinds) if self.random.random() < rate else None
+        if self.random.random() >= float(self.faults.get("rate", 1)):
+            return None
+        fault = self.random.choice(kinds)
+        self.faults = self.faults.get("then", self.faults)
+        return fault
 
     async def _get(
         self,

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from unittest import mock
@@ -22,7 +21,7 @@ from roxxel_format import BucketError, ChecksumError, Roxxel, ShardError
 from roxxel_format._read.remote import _Fetcher  # pyright: ignore[reportPrivateUsage] - no other way to see memory
 from roxxel_format.cli import main
 
-from .buckets import Bucket, running_bucket, wait_for
+from .buckets import Bucket, running_bucket, soon_given_up, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,11 +237,14 @@ def test_a_path_object_of_a_url_is_refused() -> None:
 def test_a_server_that_fails_is_one_error(
     bucket: Bucket, local: Roxxel, kind: str, message: str
 ) -> None:
-    remote = Roxxel("s3://data/wiki_*.rox", timeout_s=1)
+    remote = Roxxel("s3://data/wiki_*.rox")
     remote.read([0], 50)
     bucket.set_faults(kinds=[kind])
 
-    with pytest.raises((BucketError, ShardError)) as caught:
+    with (
+        soon_given_up(0.1 if kind == "hang" else 100.0),
+        pytest.raises((BucketError, ShardError)) as caught,
+    ):
         remote.read([200], 50)
 
     text = str(caught.value)
@@ -321,15 +323,14 @@ def test_closing_forgets_what_was_requested_ahead(bucket: Bucket) -> None:
 
 
 def test_a_request_that_hangs_is_repeated(bucket: Bucket, local: Roxxel) -> None:
-    remote = Roxxel("s3://data/wiki_*.rox", timeout_s=4)
+    remote = Roxxel("s3://data/wiki_*.rox", timeout_s=600)
     remote.read([0], 1)
-    bucket.set_faults(kinds=["hang"])
-    timer = threading.Timer(0.3, bucket.set_faults)
-    timer.start()
+    bucket.set_faults(kinds=["hang"], then={})
 
-    windows = remote.read([700], 50)
+    with mock.patch("roxxel_store.client._REQUEST_S", 1.0):
+        windows = remote.read([700], 50)
 
-    timer.join()
+    assert bucket.stats()["requests"] > 1
     assert np.array_equal(windows, local.read([700], 50))
 
 
@@ -435,17 +436,13 @@ def test_verify_finds_a_damaged_head(bucket: Bucket) -> None:
 
 
 def test_the_first_batch_takes_few_round_trips(bucket: Bucket) -> None:
-    bucket.set_faults(latency_s=0.2)
-    starts = np.linspace(0, 500_000, 16).astype(int)
+    # One trip for the tables of 16 shards, and one for 16 windows: the server answers
+    # none before all are there.
+    bucket.set_faults(together=16, keys=r"\.rox$")
 
-    def first_read_s() -> float:
-        started = time.monotonic()
-        Roxxel("s3://data/wiki_*.rox").read(starts, 1025)
-        return time.monotonic() - started
+    Roxxel("s3://data/wiki_*.rox").read(np.linspace(0, 500_000, 16).astype(int), 1025)
 
-    # One by one, 16 shards and 16 windows would take over 32 round trips. On a machine
-    # with other work, one attempt may be slow.
-    assert any(first_read_s() < 10 * 0.2 for _ in range(5))
+    assert bucket.stats()["requests"] == 1 + 16 + 16
 
 
 def test_hints_beyond_the_bound_are_dropped(bucket: Bucket, local: Roxxel) -> None:
@@ -535,8 +532,8 @@ def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
     child = context.Process(target=_read_in_child, args=(remote, results))
     child.start()
 
-    assert 'with the method "spawn"' in results.get(timeout=120)
-    child.join(timeout=120)
+    assert 'with the method "spawn"' in results.get(timeout=600)
+    child.join(timeout=600)
     assert child.exitcode == 0
 
 
@@ -555,7 +552,7 @@ def test_another_process_reads_a_pickle(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
 
     assert done.stdout == f"{remote.read([0], 5).tolist()}\n"

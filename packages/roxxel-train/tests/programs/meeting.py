@@ -32,7 +32,7 @@ if index == 0:
 barrier("process 0 has given up")
 if index == 1:
     try:
-        barrier("late", timeout_s=60)
+        barrier("late", timeout_s=600)
     except TimeoutError as error:
         say(error)
 barrier("end")

@@ -1,0 +1,7 @@
+"""Settings of the package's tests."""
+
+from hypothesis import settings
+
+# No test may depend on the clock: a slow machine is not a wrong result.
+settings.register_profile("roxxel-store", deadline=None)
+settings.load_profile("roxxel-store")
