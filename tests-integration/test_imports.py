@@ -66,6 +66,18 @@ def test_import_loads_what_it_needs_and_does_nothing(name: str, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
+def test_orbax_is_loaded_by_the_first_save_or_restore(tmp_path: Path) -> None:
+    names = "from roxxel import Trainer; from roxxel_ckpt import Checkpointer"
+    program = f"import sys; {names}; print(Checkpointer('run').steps(), *sys.modules)"
+
+    done = run(program, tmp_path)
+
+    assert done.stdout.startswith("[] "), done.stderr
+    loaded = {module.partition(".")[0] for module in done.stdout.split()}
+    assert "roxxel_ckpt" in loaded
+    assert not loaded & {"orbax", "tensorstore"}
+
+
 def test_a_device_would_have_been_seen(tmp_path: Path) -> None:
     done = run("import jax; jax.devices()", tmp_path)
 
