@@ -251,6 +251,18 @@ def test_saves_at_steps_that_time_chose_are_repeated(trained: Path) -> None:
     assert found.num_leaves > 0
 
 
+def test_a_branch_is_trained_again_from_where_it_begins(trained: Path) -> None:
+    config = trained / "branch.toml"
+    text = CONFIG.replace('"run"', '"branch"').replace("steps = 4", "steps = 3")
+    config.write_text(f'{text}branch_from = "run@6"\n')
+    make_trainer(load_config(config)).run()
+
+    [found] = verify(trained / "branch", range(6, 9), trust=True)
+
+    assert found.is_equal, str(found)
+    assert (found.start, found.stop) == (6, 9)
+
+
 def test_a_sample_is_the_same_at_every_call(trained: Path) -> None:
     one, two = (verify(trained / "run", sample=1, trust=True) for _ in range(2))
 

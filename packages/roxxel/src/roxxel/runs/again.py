@@ -132,9 +132,10 @@ def _marks(run: Run, start: int, stop: int, config: RunConfig) -> list[int]:
         if config_differences([values, now]):
             marks.add(each)
             values = now
-    for step in run.files.saves():
+    # A branch has saved the step at which it begins, and no start of it trained.
+    for step in [step for step in run.files.saves() if start < step < stop]:
         every = config_of(run, step).trainer.checkpoint_every
-        if start < step < stop and not (isinstance(every, int) and step % every == 0):
+        if not (isinstance(every, int) and step % every == 0):
             marks.add(step)
     return sorted(marks)
 
