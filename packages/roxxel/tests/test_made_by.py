@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optax
 import pytest
 from flax import nnx
-from roxxel import Curriculum, Phase, Roxxel, RunFolderError, Trainer, open_run
+from roxxel import (
+    Curriculum,
+    Phase,
+    Roxxel,
+    RunFolderError,
+    Trainer,
+    open_run,
+    replay,
+    verify,
+)
 from roxxel.cli import main
 from roxxel.models import Llama, LlamaConfig, llama, next_token_loss, remade
+from roxxel.runs.again import config_of
 
 from .runs import said
 
@@ -143,3 +154,88 @@ def test_any_other_model_is_given_by_its_function(
         assert f"--model {wrong}" in capsys.readouterr().err
     __import__("own_model").made = Own
     assert main([*words, "--model", "own_model:make"]) == 0
+
+
+FIELDS: Any = ["tokens", "segment_ids", "positions", "loss_mask"]
+
+
+def program(folder: Path, steps: int, without: Any = None) -> Path:
+    """Train as a program does that has read the README; return the run's folder."""
+    tea, hay = Roxxel(folder / "tea_*.rox"), Roxxel(folder / "hay.rox")
+    for name, corpus in (("tea", tea), ("hay", hay)):
+        texts = (f"{name} {number} is green or dry" for number in range(40))
+        corpus.write(texts, tokenizer="bytes", exist="keep")
+    blend = {"tea": 0.7, "hay": 0.3}
+    phases = [Phase(4, 2, 17, {"tea": 1}), Phase(steps - 4, 4, 33, blend)]
+    curriculum = Curriculum(
+        tea, phases, {"hay": hay}, primary="tea", policies={"hay": 2}, without=without
+    )
+    model, optimizer, loss_fn = llama(
+        preset="tiny", total_steps=steps, ema=0.5, z_loss=1e-3, **SIZES
+    )
+    run = folder / "runs" / "program"
+    Trainer(
+        model,
+        optimizer,
+        curriculum,
+        loss_fn,
+        run,
+        seed=3,
+        checkpoint_every=3,
+        log_every=2,
+        grad_accum_steps=2,
+        fields=FIELDS,
+    ).run()
+    return run
+
+
+def test_the_run_of_a_program_is_trained_again_as_that_of_a_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = program(tmp_path, 7)
+    read = open_run(run).sampler().locate(5, 0)
+    document = read.documents[0]
+
+    again = replay(run, {read.source: [document]})
+    program(tmp_path, 9, without={"hay": [5, range(8, 20)]})
+    [found] = verify(run, range(9))
+
+    assert again.comparison.is_equal, str(again)
+    assert again.branches[0].parameters != again.control.parameters
+    assert found.is_equal, str(found)
+    assert found.start == 0
+    assert said(capsys, "verify", run, "--steps", "7:9").endswith("leaves)\n")
+
+
+def test_a_stranger_s_log_names_no_code(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    log = tmp_path / "run" / "metrics.jsonl"
+    evil = '"settings": {"train_step": "os:abort", "eval_fn": "os:abort", '
+    log.write_text(log.read_text().replace('"settings": {', evil))
+
+    trainer = config_of(open_run(tmp_path / "run")).trainer
+
+    assert (trainer.train_step, trainer.eval_fn) == (None, None)
+
+
+OWN: dict[str, Any] = {
+    "loss_fn": next_token_loss,
+    "optimizer": None,
+    "eval_fn": str,
+    "eval_curriculum": None,
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_what_only_the_program_has_is_named(tmp_path: Path, own: str) -> None:
+    model, optimizer, loss_fn = llama(preset="tiny", total_steps=2, **SIZES)
+    data = curriculum(tmp_path)
+    given: dict[str, Any] = {"optimizer": optimizer, "loss_fn": loss_fn}
+    given[own] = OWN[own] or data
+    if own == "optimizer":
+        given[own] = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    run = tmp_path / "run"
+    Trainer(model, curriculum=data, save_path=run, **given).run()
+
+    with pytest.raises(RunFolderError, match=rf"run: .* with {own} of its own, .*"):
+        verify(run)

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 PRIMARY = "self"
 """Name of the primary source in states, and in runs that do not name it."""
 
-"""Fields of a training row with a value for each source."""
-
 _MEASURING = ("train", "eval")
 """Kinds of the rows with a trainer's measurements."""
 
@@ -385,11 +383,27 @@ class RunFolder:
         """
         texts = [
             text
-            for start in self.starts()
-            if isinstance(text := start.row.get("config"), str)
-            and (step is None or (start.is_part and start.step < max(1, step)))
+            for row in self._starts_of(step)
+            if isinstance(text := row.get("config"), str)
         ]
         return texts[-1] if texts else None
+
+    def start_of(self, step: int | None = None) -> Mapping[str, Any]:
+        """Return the row of the start that trained a step; empty without one.
+
+        Args:
+            step: As for `config_text`.
+        """
+        return next(reversed(self._starts_of(step)), {})
+
+    def _starts_of(self, step: int | None) -> list[Mapping[str, Any]]:
+        """Return the rows of the starts whose settings reached a step, in order."""
+        return [
+            start.row
+            for start in self.starts()
+            if not start.is_idle
+            and (step is None or (start.is_part and start.step < max(1, step)))
+        ]
 
     @property
     def made_by(self) -> str | None:
@@ -408,8 +422,7 @@ class RunFolder:
         It has the settings of the trainer, the command, the versions of libraries, and
         the devices and processes.
         """
-        worked = [start.row for start in self.starts() if not start.is_idle]
-        return worked[-1] if worked else {}
+        return self.start_of()
 
     def rows(self) -> tuple[list[dict[str, Any]], int]:
         """Return the rows of the run's result, and the number of damaged lines.

@@ -170,6 +170,17 @@ class Withdrawal:
         """The numbers of documents and of tokens, as text."""
         return amount(len(self.documents), len(self.tokens))
 
+    def listed(self) -> list[Any]:
+        """Return the documents and tokens as `without` of a curriculum takes them.
+
+        Numbers, pairs `[start, stop]` and ranges of tokens, which JSON and TOML hold.
+        """
+        every = 0, 2**62
+        return [
+            *(a if b - a == 1 else [a, b] for a, b in self.documents.within(*every)),
+            *(f"tokens:[{a},{b})" for a, b in self.tokens.within(*every)),
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return the withdrawal for the state of a run."""
         return {

@@ -488,10 +488,13 @@ class Session:
         """Return the config's fields for the row of a start, and copy its file.
 
         The copy in the run's folder is for people, who may edit it and train with it. A
-        complete run keeps the config that its steps used.
+        complete run keeps the config that its steps used. Without a config, the row
+        says which parts the maker of the model did not make.
         """
         given, folder = self.declaration, self.state.path
-        if given is None or start == self.state.sampler.total_steps:
+        if given is None:
+            return {"own": self._own_parts()}
+        if start == self.state.sampler.total_steps:
             return {}
         if folder is not None and jax.process_index() == 0:
             copy = folder / CONFIG
@@ -499,6 +502,15 @@ class Session:
                 draft = folder / f"{CONFIG}.tmp"
                 replace_file(copy, given.text.encode(), draft)
         return {"config": given.text}
+
+    def _own_parts(self) -> list[str]:
+        """Return the arguments that hold code or data of the program alone."""
+        config = self.config
+        made = getattr(self.state.model, "made_by", None)
+        parts = {"optimizer": self.state.optimizer, "loss_fn": config.loss_fn}
+        own = [n for n, x in parts.items() if getattr(x, "made_by", None) != made]
+        names = "train_step", "eval_fn", "eval_curriculum", "data_sharding"
+        return own + [n for n in names if getattr(config, n) is not None]
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""

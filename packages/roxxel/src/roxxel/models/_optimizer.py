@@ -61,6 +61,7 @@ class RecipeOptimizer(nnx.Optimizer[Any]):
         tx = make_optimizer(total_steps, **recipe)
         super().__init__(model, tx, wrt=nnx.Param)
         self.learning_rate = rate_of({**recipe, "total_steps": total_steps})
+        self.made_by: str | None = None
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of the update that follows `step` updates."""

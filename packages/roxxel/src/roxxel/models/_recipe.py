@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class _MadeLoss(partial[Any]):
+    """A loss function that says who made it, as its model and optimizer do."""
+
+    made_by: str | None = None
+
+
 def llama(
     *,
     total_steps: int,
@@ -66,9 +72,10 @@ def llama(
     model = Llama(llama_config(preset, **sizes), rngs=nnx.Rngs(seed))
     given = {"total_steps": total_steps, "preset": preset, "seed": seed}
     given |= {"z_loss": z_loss, "loss_chunk": loss_chunk}
-    model.made_by = made_by("llama", {**given, **options})
+    made = made_by("llama", {**given, **options})
     optimizer = RecipeOptimizer(model, total_steps, **recipe)
-    loss_fn = partial(next_token_loss, z_loss=z_loss, loss_chunk=loss_chunk)
+    loss_fn = _MadeLoss(next_token_loss, z_loss=z_loss, loss_chunk=loss_chunk)
+    model.made_by = optimizer.made_by = loss_fn.made_by = made
     return model, optimizer, loss_fn
 
 

@@ -262,7 +262,7 @@ def replay(
     share.
 
     Args:
-        run: Folder of a run that `roxxel train` started, or its URL, or the open run.
+        run: As for `verify`.
         without: What to leave out, as for `Curriculum`: documents by source.
         step: Begin with the checkpoint of this step; 0 trains from the beginning. None
             takes the newest checkpoint before the first step that learns the documents.
@@ -274,8 +274,8 @@ def replay(
         say: Called with a line before each branch.
 
     Raises:
-        RunFolderError: The run has no config, no step learns the documents, or no
-            checkpoint is old enough.
+        RunFolderError: The run has no config and does not follow from its log, no step
+            learns the documents, or no checkpoint is old enough.
         ConfigError: A source or document does not exist.
         Preempted: A signal stopped a branch, whose state is saved.
 
@@ -386,7 +386,10 @@ def _trained_again(
     first = first_learned(sampler, corpora, chosen)
     start = find_start(original, first, step, begun_step(folder))
     say(str(start))
-    notes = [*changed_config(original, start.step), *_notes(config)]
+    notes = [
+        *changed_config(config_of(original, start.step + 1), config, start.step),
+        *_notes(config),
+    ]
     for note in notes:
         say(note)
     where = original.path

@@ -27,7 +27,6 @@ from roxxel.config import (
     config_differences,
     config_text,
     config_values,
-    used_config,
 )
 from roxxel.replaying._choice import token_ranges, tokens_of
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
     from roxxel.config import MeshConfig
     from roxxel.replaying._choice import Listed
-    from roxxel.runs.run import Run
 
 CONTROL = "control"
 """The branch that leaves nothing out."""
@@ -97,14 +95,13 @@ def named_sets(config: RunConfig) -> dict[str, EvalConfig]:
     return {name or "held_out": each for name, each in config.held_out.items()}
 
 
-def changed_config(run: Run, start: int) -> Iterator[str]:
+def changed_config(then: RunConfig, now: RunConfig, start: int) -> Iterator[str]:
     """Yield a note if the run's config changed after the branches begin.
 
     The branches follow the newest config throughout. So a run that was trained longer
     is repeated as it is planned now, and its control may not be the run.
     """
-    configs = filter(None, (used_config(run.files, start + 1), run.config))
-    changed = config_differences([*map(config_values, configs)])
+    changed = config_differences([config_values(then), config_values(now)])
     if changed:
         values = "; ".join(
             f"{key} was {before or 'not set'} and is {now or 'not set'}"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Listed = dict[str, list[Any]]
 """Documents and ranges of tokens by source, as JSON and TOML write them."""
 
-_ANY = 2**62
-
 
 @dataclass(frozen=True)
 class Start:
@@ -88,10 +86,7 @@ def listed(
                 f"{type(readers[each.source]).__name__}, in which documents have no "
                 "numbers; write it as a corpus first"
             )
-        found[each.source] = [
-            *(a if b - a == 1 else [a, b] for a, b in each.documents.within(0, _ANY)),
-            *(f"tokens:[{a},{b})" for a, b in each.tokens.within(0, _ANY)),
-        ]
+        found[each.source] = each.listed()
     return found
 
 

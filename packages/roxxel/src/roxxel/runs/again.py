@@ -29,6 +29,7 @@ from roxxel.config import (
     make_trainer,
     used_config,
 )
+from roxxel.runs.declared import REMEDY, config_of_program
 from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
@@ -61,14 +62,14 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
     """Train the steps of a run after `start` and up to `stop` again, and open the run.
 
     Args:
-        run: The run, which `roxxel train` started.
+        run: The run.
         start: A step with a checkpoint of the run, or its first step.
         stop: The last step.
         folder: A folder for the new run, which is `again` in it.
 
     Raises:
-        RunFolderError: The run has no config to train by, or its config contradicts
-            what the run has trained.
+        RunFolderError: As for `config_of`, or the config contradicts what the run has
+            trained.
     """
     config = config_of(run, start + 1)
     for mark in _marks(run, start, stop, config):
@@ -94,15 +95,14 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     """Return the config of a run at a step, with the sources where they are now.
 
     Raises:
-        RunFolderError: A Python program started the run.
+        RunFolderError: The run has no config, and none follows from its log.
     """
     config = used_config(run.files, step) if step is not None else run.config
-    if config is None or config.model is None:
-        raise RunFolderError(
-            f"{run.path}: a Python program started this run, so its folder has no "
-            "config to train by; train runs by `roxxel train CONFIG`, or give "
-            "branch_from= and without= in the program"
-        )
+    if config is None:
+        withdrawals = run.sampler().withdrawals
+        config = config_of_program(run.files, step, withdrawals, run.moved)
+    if config.model is None:
+        raise RunFolderError(f"{run.path}: its config has no model; {REMEDY}")
     run.check_trusted(config)
     return run.with_moved(config)
 

@@ -133,7 +133,8 @@ def verify(
     compared. With several processes, all of them make the same call.
 
     Args:
-        run: Folder of a run that `roxxel train` started, or its URL, or the open run.
+        run: Folder of a run, or its URL, or the open run. If a Python program started
+            it, `roxxel.models.llama` has made its model, optimizer and loss function.
         steps: Steps to verify, counted as batches. The interval begins at the
             checkpoint at or before the first, and ends where the log has a row or a
             save after the last. None for the whole run from its first checkpoint on.
@@ -148,7 +149,8 @@ def verify(
         One result for each interval.
 
     Raises:
-        RunFolderError: The run has no config, or has not trained the steps.
+        RunFolderError: The run has no config and does not follow from its log, or it
+            has not trained the steps.
         ConfigError: The config is invalid.
 
     Example:
