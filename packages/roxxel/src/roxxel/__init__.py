@@ -11,9 +11,8 @@
 - `roxxel_train`: the loop (`Trainer`).
 
 `roxxel.cli` is the `roxxel` command. `replay` trains a run again without some of its
-documents, `sweep` finds the best blend by small runs. `roxxel.config` reads config
-files.
-`roxxel.quickstart` is an example of a whole run.
+documents. `sweep` finds the best blend by small runs. `roxxel.config` reads config
+files. `roxxel.quickstart` is an example of a whole run.
 """
 
 # ruff: noqa: F403, F405 - `__all__` below has every name once

@@ -1,4 +1,4 @@
-"""`roxxel audit`: compares the batches that a run trained on with its corpora."""
+"""`roxxel audit`: compares the batches on which a run trained with its corpora."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _strange_checkpoints(run: Run, steps: range | None) -> Iterator[str]:
-    """Yield a line for each checkpoint whose digest is not that of the log."""
+    """Yield a line for each checkpoint whose digest differs from the log's."""
     saves = run.files.saves()
     for each in run.checkpoints:
         if steps is not None and not steps.start <= each.step <= steps.stop:
@@ -129,10 +129,10 @@ def _show(result: Audit, strange: Sequence[str], *, is_json: bool) -> None:
 
 
 def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Difference:
-    """Return a difference that does not repeat the errors of earlier differences.
+    """Return a difference, without repeating errors of earlier differences.
 
     A repeated error becomes the words "the damage of step N". `first_steps` maps each
-    error to the first step with it; new errors are added.
+    error to the first step with it, and gets the new errors.
     """
     shown = dict(first_steps)
     damage: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""`roxxel diff`: says where two runs part, and why, from their logs."""
+"""`roxxel diff`: shows where two runs part, and why, from their logs."""
 
 from __future__ import annotations
 

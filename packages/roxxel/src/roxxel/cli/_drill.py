@@ -1,7 +1,8 @@
 """`roxxel drill`: compares a run killed at random steps with an unbroken run.
 
 A kill follows the row of a step in the run's log. The pipe of the run's standard error
-wakes the drill and ends with the run's last process, so that no file is polled.
+wakes the drill, and ends with the run's last process. So the drill need not poll any
+file.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CODES = [FOUND]
 EPILOG = CONFIG_EXAMPLE
 
 _NUM_LAST_LINES = 30
-"""The error about a failed start contains this many of the last lines."""
+"""Number of last lines in the error about a failed start."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -226,9 +227,9 @@ class _Start:
         self._check_complete()
 
     def kill_after(self, step: int, delay_s: float) -> int | None:
-        """Kill the run after a step and a delay; None if the run was complete before.
+        """Kill the run after a step and a delay; return the last step in its log.
 
-        The result is the last step that the log had at the kill.
+        None if the run was complete before.
         """
         for reached in self._steps():
             # The first line of the run's output shows that the run has begun, so with
@@ -251,7 +252,7 @@ class _Start:
         self._process.wait()
 
     def _steps(self) -> Iterator[int]:
-        """Yield the newest step in the log after each line that the run writes."""
+        """Yield the newest step in the log, after each line that the run writes."""
         assert self._process.stderr is not None  # noqa: S101 - a pipe
         for line in self._process.stderr:
             self._lines.append(line)
@@ -283,7 +284,7 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
 
     The new config logs every step and saves often. The model's function gets the steps
     of the whole run, because its learning rate may depend on them. The new config has
-    no sinks: they would add to the logs of the real run.
+    no sinks, because they would add to the logs of the real run.
     """
     for name in ("model", "save_path"):
         if getattr(config, name) is None:

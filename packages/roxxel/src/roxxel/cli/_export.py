@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the folder, and say what is in it."""
+    """Write the folder, and print what is in it."""
     options.run, step = split_step(options.run)
     of_run = opened(options)
     model = model_of(of_run, step, options)
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 class _Tokenizer(NamedTuple):
-    """What the folder says of text: its files, and the ends of documents."""
+    """Facts about text in the folder: the tokenizer's files, how documents end."""
 
     note: str
     ends: tuple[int, ...] = ()

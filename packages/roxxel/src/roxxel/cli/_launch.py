@@ -1,7 +1,7 @@
-"""How the processes of a command begin, and how they end with one voice.
+"""How the processes of a command begin, and how they report their end once.
 
-A command that trains runs as one process, as one of a cluster's, or with `--processes`
-as several that it starts on this machine.
+A command that trains runs as one process, as one of a cluster's processes, or with
+`--processes` as several processes that it starts on this machine.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def starts_several(options: argparse.Namespace) -> bool:
-    """Return whether a command runs in processes of its own."""
+    """Return whether a command starts its own processes."""
     return options.devices_per_process is not None or (options.processes or 1) > 1
 
 
@@ -90,7 +90,7 @@ def connect(options: argparse.Namespace) -> bool:
 
 @contextmanager
 def ended_once() -> Generator[None]:
-    """Let how the block ends be said once: by the run's log, or the first process."""
+    """Report the block's error once: by the run's log, or by the first process."""
     import jax
     from roxxel_train import Preempted
 
@@ -104,14 +104,14 @@ def ended_once() -> Generator[None]:
 
 
 def from_first(show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `show` in the first process, and in the others what shows nothing."""
+    """Return `show` in the first process; elsewhere a function that shows nothing."""
     from roxxel_ckpt.coordination import process_index
 
     return show if process_index() == 0 else lambda _: None
 
 
 def _without_launch(typed: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments without those that start processes."""
+    """Yield the arguments, without those that start processes."""
     arguments = iter(typed)
     for argument in arguments:
         name, equals, _ = argument.partition("=")

@@ -1,4 +1,4 @@
-"""`roxxel ls`: lists runs, and how each of them stands."""
+"""`roxxel ls`: lists runs, with the status of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands.
+    """The status of a run.
 
     Attributes:
         run: Folder or URL of the run.
@@ -59,13 +59,13 @@ class RunStatus:
             continues; None without one.
         total_steps: Updates of the whole run; None if the log does not record them.
         loss: Training loss of the newest row; None without one.
-        eval_loss: Held-out loss of the newest evaluation, the mean over several sets;
-            None without one.
+        eval_loss: Held-out loss of the newest evaluation, a mean if there are several
+            sets; None without one.
         tokens_per_s: Rate of the newest row; None without one.
         time: Time of the newest row, ISO 8601; None without rows.
-        goodput: Share of the wall time in steps that are part of the result, as the
-            newest start has logged it at its end; None before. The report computes it
-            at any time, from all rows.
+        goodput: Share of the wall time in steps that are part of the result, as logged
+            at the end of the newest start; None before. The report computes it at any
+            time, from all rows.
 
     >>> from pathlib import Path
     >>> from roxxel_train import RunFolder
@@ -89,7 +89,7 @@ class RunStatus:
 
 
 def read_status(run: RunFolder) -> RunStatus:
-    """Read how a run stands, from its log and its checkpoints.
+    """Read the status of a run, from its log and its checkpoints.
 
     Raises:
         RunFolderError: The log is not a regular file.
@@ -155,7 +155,7 @@ def _runs_in(name: str) -> Sequence[RunFolder]:
 
 
 def _found(folder: RunFolder, deepest: int) -> Iterator[RunFolder]:
-    """Yield the runs in a folder; one below it that may not be read holds none."""
+    """Yield the runs in a folder; skip subfolders that cannot be read."""
     try:
         names = [] if folder.holds_run else _folders_in(folder.path)
     except PermissionError:
@@ -195,7 +195,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _age(time: str | None) -> str:
-    """Return how old a time is, in its largest unit; `-` if it is unreadable."""
+    """Return the age of a time, in its largest unit; `-` if it is unreadable."""
     try:
         then = datetime.fromisoformat(time or "")
     except ValueError:

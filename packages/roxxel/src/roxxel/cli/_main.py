@@ -52,7 +52,7 @@ COMMANDS = {
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.
 
 Each module has `DESCRIPTION`, `EXAMPLES`, `add_arguments` and `run`. Optional are
-`EPILOG`, and `CODES`: the exit codes that not every command has.
+`EPILOG`, and `CODES`: the exit codes besides those of every command.
 """
 
 _OF_PREPARE = {"write", "scan"}
@@ -102,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parsers() -> Iterator[tuple[str, CommandParser]]:
     """Yield every command as a user types it, with the parser of its arguments.
 
-    Commands that other packages parse come last: their parsers hold further commands.
+    Commands that other packages parse come last, because their parsers hold further
+    commands.
     """
     for name in COMMANDS:
         if name not in _OF_PREPARE:
@@ -153,7 +154,7 @@ def _ended_well(command: Callable[[], None]) -> int:
 
 
 def _is_meant_for_users(error: Exception) -> bool:
-    """Return whether an error has a class of Roxxel, or is an `OSError`."""
+    """Return whether an error is of Roxxel's classes, or an `OSError`."""
     if isinstance(error, OSError):
         return True
     return type(error).__module__.partition(".")[0].startswith("roxxel")

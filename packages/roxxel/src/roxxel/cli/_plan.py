@@ -130,7 +130,7 @@ def _show_plan(
     plan: Plan,
     options: argparse.Namespace,
 ) -> list[Reads]:
-    """Print a plan; return which of its steps read what scans have found."""
+    """Print a plan; return which of its steps read tokens that scans have found."""
     held_out = compare_held_out(config, curriculum)
     sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
     readers = {curriculum.primary: curriculum.primary_streamer}
@@ -151,7 +151,7 @@ def _show_plan(
 
 
 def _check_clean(config: RunConfig, reads: Sequence[Reads]) -> None:
-    """Raise Found if a step reads what a scan has found, or has not searched."""
+    """Raise Found if a step reads tokens that a scan has found, or not searched."""
     if not all(each.is_clean for each in reads):
         raise Found(
             f"{config.file}: steps read what a scan has found, or what it has not "
@@ -166,7 +166,7 @@ def _show_diff(
     new: tuple[RunConfig, Plan],
     options: argparse.Namespace,
 ) -> None:
-    """Print how two plans differ; the runs have `done` steps."""
+    """Print how two plans differ; the runs have trained `done` steps."""
     diff, rates = old[1].diff(new[1]), _changed_rates(done, old, new)
     changes = {"step": diff.step, "changes": list(diff.changes), **rates}
     _show(diff, changes, options)
@@ -178,7 +178,7 @@ def _show_diff(
 def _with_devices(
     plan: Plan, config: RunConfig, sampler: Sampler
 ) -> tuple[str, dict[str, Any]]:
-    """Add what a device holds, if the config says how many there are."""
+    """Add what each device holds, if the config gives the number of devices."""
     mesh = config.mesh
     if mesh is None or not mesh.axes or min(mesh.axes.values()) < 1:
         return str(plan), {}

@@ -27,7 +27,7 @@ def add_check_argument(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_alone(options: argparse.Namespace, given: Mapping[str, object]) -> None:
-    """Check that RUN or --check is given, and nothing that a receipt says itself.
+    """Check that RUN or --check is given, and no option that a receipt contains.
 
     Raises:
         RunFolderError: Neither is given, or --check and one of `given`.
@@ -43,10 +43,10 @@ def check_alone(options: argparse.Namespace, given: Mapping[str, object]) -> Non
 
 
 def say_checked(options: argparse.Namespace, unconfirmed: Sequence[str]) -> None:
-    """Print what a receipt says and did not come out again, or that it holds.
+    """Print the facts of a receipt that could not be confirmed, or that all were.
 
     Raises:
-        Found: Something did not come out again.
+        Found: A fact could not be confirmed.
     """
     for line in unconfirmed:
         say(line)

@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print what the documents did, or whether a receipt holds."""
+    """Print the effect of the documents, or whether a receipt is confirmed."""
     check_alone(
         options,
         {

@@ -172,10 +172,10 @@ def codec_of_run(
 def ends_of(
     corpora: Mapping[str, TokenReader], model: Any, codec: TextCodec | None
 ) -> dict[int, str]:
-    """Return every token that ends a document, and which source or model says so.
+    """Return every token that ends a document, and the source or model that says so.
 
     The tokenizer's token after a text counts if no source records a separator of one
-    token. If there is none either, the model's own tokens count.
+    token. Without such a token either, the model's own tokens count.
     """
     found: dict[int, str] = {}
     for name, corpus in corpora.items():
@@ -189,7 +189,7 @@ def ends_of(
 
 
 def one_end(ends: Mapping[int, str], why: str, options: argparse.Namespace) -> int:
-    """Return the one token that ends documents, because of `why` it must be one.
+    """Return the one token that ends documents; `why` says why there must be one.
 
     Raises:
         RunFolderError: There is none, or the sources disagree.
@@ -239,7 +239,7 @@ def found_in(
     wanted: str | Sequence[int],
     options: argparse.Namespace,
 ) -> Iterator[tuple[str, Iterator[Found]]]:
-    """Yield each source, and where a text or ids stand in it, some at a time.
+    """Yield each source, and the places of a text or of ids in it, in groups.
 
     Raises:
         RunFolderError: The text is empty, or a source's tokenizer is unknown.
@@ -259,12 +259,12 @@ def chosen_documents(
     texts: Sequence[str],
     options: argparse.Namespace,
 ) -> dict[str, list[Any]]:
-    """Return the documents that arguments name, and those that hold texts, by source.
+    """Return, by source, the documents that arguments name or that contain texts.
 
     `named` has items `SOURCE:N[,N...]` or `SOURCE:NAME`.
 
     Raises:
-        RunFolderError: There is no such document, or none holds a text.
+        RunFolderError: There is no such document, or no document contains a text.
     """
     found: dict[str, list[Any]] = {}
     for text in named:
@@ -291,7 +291,7 @@ def chosen_documents(
 def searched_words(
     text: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
 ) -> str:
-    """Say what was searched for a text that no source holds."""
+    """Describe what was searched, for a text that no source contains."""
     names = ", ".join(corpora)
     said = (
         f"(searched: {names}; exactly, in the text that `roxxel format cat` prints, so "
@@ -324,7 +324,7 @@ def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:
 
 
 def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
-    """Return source and document of `SOURCE:DOCUMENT`; either may hold colons."""
+    """Return source and document of `SOURCE:DOCUMENT`; both may contain colons."""
     names = sorted(sources, key=len, reverse=True)
     source = next((name for name in names if text.startswith(f"{name}:")), None)
     if source is None:

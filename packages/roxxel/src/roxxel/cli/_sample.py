@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
 def continued(
     opened_run: Run, step: int | None, options: argparse.Namespace
 ) -> tuple[str, int]:
-    """Return the prompt as a run's model continues it, and the number of new tokens."""
+    """Return the prompt with a model's continuation, and the number of new tokens."""
     corpora = opened_run.corpora()
     # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
     codec = codec_of_run(corpora, options, special_tokens=True)

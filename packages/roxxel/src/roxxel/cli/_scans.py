@@ -1,4 +1,4 @@
-"""The receipts of scans that `plan` and `eval` compare with what a run reads."""
+"""The receipts of scans that `plan` and `eval` compare with a run's data."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def add_scan_argument(parser: argparse.ArgumentParser) -> None:
 def scans_of(config: RunConfig | None, options: argparse.Namespace) -> list[Scan]:
     """Return the receipts that a config withdraws, and those of the arguments.
 
-    The curriculum of a `[proxy]` reads parts of its sources, of which no scan is. A run
-    may have been copied without its receipts: then a line says so.
+    The curriculum of a `[proxy]` reads parts of its sources, and no scan is of a part.
+    A run may have been copied without its receipts. Then a line says so.
     """
     found = [Scan.read(path) for path in options.scan]
     if config is not None and config.proxy is None:

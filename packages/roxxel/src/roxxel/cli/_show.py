@@ -1,4 +1,4 @@
-"""`roxxel show`: shows what is in a batch of a run."""
+"""`roxxel show`: shows the rows of a run's batch."""
 
 from __future__ import annotations
 

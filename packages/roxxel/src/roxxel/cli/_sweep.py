@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train what is left to train, and print what the runs say."""
+    """Train the remaining runs, and print what all runs show."""
     if starts_several(options):
         run_several(options)
         return

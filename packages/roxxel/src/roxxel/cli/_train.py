@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> None:
 def _steps_of_complete(config: RunConfig) -> int | None:
     """Return the steps of a run that is complete under its own config; else None.
 
-    The folder says so without the model, which may take long to make.
+    It reads only the folder, because making the model may take long.
     """
     if config.run_folder is None:
         return None
@@ -143,7 +143,7 @@ def _steps_of_complete(config: RunConfig) -> int | None:
 
 @contextmanager
 def _naming_changes(config: RunConfig) -> Generator[None]:
-    """Let the error of a changed model or of changed data name what to put back."""
+    """Add to the error of a changed model or of changed data what to restore."""
     try:
         yield
     except RunMismatchError as error:
@@ -169,7 +169,7 @@ def _naming_changes(config: RunConfig) -> Generator[None]:
 
 
 def _say_beginning(config: RunConfig) -> None:
-    """Say what takes the next seconds, before anything else can be said.
+    """Print what takes the next seconds, before there is anything else to print.
 
     The line goes to standard error, because standard output begins with the plan.
     """
@@ -182,7 +182,7 @@ def _say_beginning(config: RunConfig) -> None:
 
 
 def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
-    """Say what the run will read."""
+    """Print what the run will read."""
     with Progress(f"reading {run_folder}"):
         before = RunFolder(run_folder)
         is_shown = is_verbose or _reads_otherwise(config, before)
@@ -207,7 +207,7 @@ def _reads_otherwise(config: RunConfig, run: RunFolder) -> bool:
 
 
 def _kept(config: RunConfig) -> str:
-    """Return which checkpoints stay."""
+    """Describe which checkpoints stay."""
     each = config.trainer.keep_every
     if each is None:
         return "the newest and the best"

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the verdict of each interval; raise Found if something differs."""
+    """Print the verdict on each interval; raise Found if one differs."""
     check_alone(
         options,
         {

@@ -59,7 +59,9 @@ _TOKENS = re.compile(r"(.+):\[?(\d+),\s*(\d+)\)?")
 _IDS_STOP = 2**63
 
 _MOST_TRIED = 10_000
-"""Most places of a search of which `where` asks whether the run reads them."""
+"""Maximum number of places in a search for which `where` checks whether the run reads
+them.
+"""
 
 
 class _Range(NamedTuple):
@@ -131,7 +133,7 @@ class _Shown(NamedTuple):
     def range(
         self, found: _Range, places: Iterator[Occurrence], *, is_search: bool
     ) -> None:
-        """Print the documents of a range, what is masked in it, and where it is."""
+        """Print a range's documents, its masked tokens, and where it is read."""
         corpus, sampler, trained = (
             self.corpora[found.source],
             self.sampler,
@@ -179,7 +181,7 @@ class _Shown(NamedTuple):
 
 
 def _search(shown: _Shown) -> None:
-    """Count a text or ids in each source, then list the first places that are read."""
+    """Count a text or ids in each source, then list the first places read."""
     options = shown.options
     wanted = options.text if options.ids is None else options.ids
     listed: list[tuple[_Range, Iterator[Occurrence]]] = []
@@ -227,7 +229,7 @@ def _first_read(
     ranges: npt.NDArray[np.int64],
     listed: list[tuple[_Range, Iterator[Occurrence]]],
 ) -> int:
-    """Add to the list what the run reads, up to the limit; return how many it tried.
+    """Add to the list the places that are read, up to the limit; count the tried.
 
     A text may stand in thousands of documents that a short run never reads.
     """
@@ -245,7 +247,7 @@ def _first_read(
 def _say_counts(
     counts: Mapping[str, tuple[int, int]], num_found: int, options: argparse.Namespace
 ) -> None:
-    """Say how often each source holds what was searched, and in how many documents."""
+    """Print how often each source contains the text, and in how many documents."""
     what = "the ids stand" if options.text is None else "the text stands"
     for name, (in_source, in_documents) in counts.items():
         if options.json:
@@ -299,7 +301,7 @@ def _say_steps(what: str, then: str, steps: Sequence[range], total: int) -> None
 def _show(
     places: Iterator[Occurrence], trained: int, until: int | None
 ) -> list[dict[str, Any]]:
-    """Print and return where tokens are read; `until` may be the step to stop at."""
+    """Print and return where tokens are read; `until` may be the last step."""
     listed: list[dict[str, Any]] = []
     for place in places:
         listed.append(_as_dict(place, trained))
@@ -318,7 +320,7 @@ def _show(
 
 
 def _amounts(places: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many tokens are read at least once, and how many so far."""
+    """Return how many tokens are ever read, and how many have been read so far."""
     trained = [each for each in places if each["is_trained"]]
     return {
         "read_tokens": _num_covered(places),
@@ -327,7 +329,7 @@ def _amounts(places: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _num_covered(places: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many tokens lie in at least one place: other epochs repeat some."""
+    """Return how many tokens lie in at least one place; epochs may repeat tokens."""
     count = end = 0
     for start, stop in sorted((each["start"], each["stop"]) for each in places):
         count += max(0, stop - max(start, end))
@@ -336,7 +338,7 @@ def _num_covered(places: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _say_amounts(found: _Range, amounts: Mapping[str, int], until: int | None) -> None:
-    """Say how much of a range of tokens is read, and how much of that so far."""
+    """Print how much of a range of tokens is ever read, and how much so far."""
     read, size = amounts["read_tokens"], found.stop - found.start
     before = "" if until is None else f" before step {until}"
     line = f"  {read:,} of {size:,} tokens are read{before} ({read / size:.1%})"

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print where the documents were learned, and what holds from now on."""
+    """Print where the run learned the documents, and what changes from now on."""
     of_run = opened(options)
     corpora = of_run.corpora()
     chosen = chosen_documents(corpora, options.documents, options.text, options)

@@ -35,7 +35,7 @@ def shown_command(*arguments: str) -> str:
 
 
 def tell(line: str) -> None:
-    """Print a line of a run, which goes on if its standard output fails.
+    """Print a line of a run; the run continues if its standard output fails.
 
     `roxxel train run.toml 2>&1 | head` closes the output while the run trains.
     """

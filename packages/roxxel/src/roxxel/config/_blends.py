@@ -1,7 +1,7 @@
 """The blends that a sweep tries, as a pure function of its file and its sources.
 
 Shares are multiples of 0.0001 that sum to 1, so a config shows them as they are. The
-order of the sources is that of their fingerprints: names decide nothing.
+sources are in the order of their fingerprints, so names do not matter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def blends_of(
     Args:
         sweep: The file.
         names: Names of the sources, in the order of the shares.
-        tokens: Tokens of each source, which are its natural share.
+        tokens: Tokens of each source; they give its natural share.
 
     Raises:
         ConfigError: The grid is empty or too large.
@@ -79,7 +79,7 @@ def _on_grid(grid: Grid, num_sources: int) -> Iterator[tuple[float, ...]]:
 
 
 def _drawn(drawn: Drawn, natural: Floats, phases: int) -> list[Blend]:
-    """Return Dirichlet draws; `RandomState` gives the same ones in every NumPy."""
+    """Return Dirichlet draws; `RandomState` draws the same in every NumPy."""
     random = np.random.RandomState(drawn.seed)
     found: list[Blend] = []
     while len(found) < drawn.number:

@@ -21,7 +21,7 @@ def change_all(table: MutableMapping[str, Any], changes: Sequence[str]) -> None:
 
     Raises:
         ValueError: A change is not `KEY=VALUE`, or its key leads into a value that is
-            neither a table nor an array, or to an entry that an array does not have.
+            neither a table nor an array, or to an entry that does not exist.
     """
     for change in changes:
         keys, value = _parsed(change)

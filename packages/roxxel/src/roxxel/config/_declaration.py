@@ -55,8 +55,9 @@ class TrainerConfig(Settings):
     """The settings of the trainer, as `[trainer]` of a config file declares them.
 
     Attributes:
-        eval_fn: As `eval_fn` of `roxxel_train.config.TrainConfig`, by its name.
-        train_step: As `train_step` there, by its name.
+        eval_fn: As `eval_fn` of `roxxel_train.config.TrainConfig`, as
+            `"module:function"`.
+        train_step: As `train_step` there, as `"module:function"`.
 
     >>> TrainerConfig(eval_fn="model:score").eval_fn
     'model:score'
@@ -118,14 +119,14 @@ class MeshConfig:
 
     @property
     def row_axes(self) -> tuple[str, ...]:
-        """Axes that split rows: `batch_axes`, or those that its absence chooses."""
+        """Axes that split rows: `batch_axes`, or the default without it."""
         names = tuple(self.axes)
         return self.batch_axes or names[:1] + names[1:].count("context") * ("context",)
 
 
 @dataclass(frozen=True)
 class ProxyConfig:
-    """How small a part of the declared run a run trains; see `Curriculum.proxy`.
+    """How small the proxy of a run is; see `Curriculum.proxy`.
 
     Attributes:
         scale: Share of the tokens, above 0 and at most 1.
@@ -195,8 +196,8 @@ class RunConfig:
             trains the declared run itself.
         cache: Folder for copies of the corpora in buckets; None for no copies.
         cache_bytes: Maximum size of this folder; see `Roxxel`.
-        changes: Changes of the file's values, such as `"trainer.log_every=1"`. The
-            other attributes already include these changes.
+        changes: Changes of the file's values, such as `"trainer.log_every=1"`, already
+            applied to the other attributes.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''

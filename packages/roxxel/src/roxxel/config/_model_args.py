@@ -1,9 +1,9 @@
-"""Checks `model` and `[model_args]` without JAX, so that `roxxel plan` does it too.
+"""Check `model` and `[model_args]` without JAX, so that `roxxel plan` can do it too.
 
 The module of a model imports JAX, so this module reads the function's declaration from
-its source instead. A function that cannot be found so, or that a decorator may have
-changed, is checked when `roxxel train` has imported it. Of the decoders of
-`roxxel.models`, the sizes are known without JAX, and compared with the corpora.
+its source instead. If it cannot find the function, or a decorator may have changed it,
+`roxxel train` checks it after the import. For the decoders of `roxxel.models`, it knows
+the sizes without JAX, and compares them with the corpora.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def check_model_args(config: RunConfig) -> None:
     """Raise ConfigError if `model` names no function, or one that refuses its keys.
 
-    This function imports nothing, and finds no fault with a function that it cannot
-    read. Of the recipe it checks the sizes too.
+    This function imports nothing, and accepts a function that it cannot read. For the
+    recipe of `roxxel.models` it also checks the sizes.
     """
     if config.model == RECIPE:
         check_keys(config, recipe_keys())
@@ -48,7 +48,7 @@ def check_model_args(config: RunConfig) -> None:
 def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
     """Raise ConfigError if the recipe does not fit the corpora and phases.
 
-    The trace of another model shows only later what it needs.
+    What another model needs is known only later, from its trace.
     """
     if config.model != RECIPE:
         return
@@ -101,10 +101,10 @@ def check_columns(config: RunConfig, phases: Sequence[ResolvedPhase]) -> None:
 def _check_ends(
     config: RunConfig, ends: tuple[int, ...], read: Mapping[str, TokenReader]
 ) -> None:
-    """Raise ConfigError if a source ends documents with a token that ends no text.
+    """Raise ConfigError if the model does not know a source's end-of-document token.
 
-    A model without such tokens fits any source, and so does a source that records no
-    separator, or one of several tokens.
+    A model without such tokens fits any source. A source fits any model if it records
+    no separator, or one of several tokens.
     """
     first: dict[int, str] = {}
     for source, reader in read.items():
@@ -123,7 +123,7 @@ def _check_ends(
 
 
 def _shown(tokens: Sequence[int]) -> str:
-    """Return tokens as `eos_token_id` names them in a config."""
+    """Return tokens in the form of `eos_token_id` in a config."""
     return str(tokens[0] if len(tokens) == 1 else [*tokens])
 
 
@@ -171,7 +171,7 @@ def no_function(config: RunConfig, file: object, function: str, key: str) -> str
 
 
 def _accepted(config: RunConfig, model: str) -> list[str] | None:
-    """Return the keywords of the model's function; None if any, or unknown."""
+    """Return the keywords of the model's function; None if it takes any, or unknown."""
     module, _, function = model.partition(":")
     file = module_file(config.folder, module)
     if file is None or file.suffix != ".py":
@@ -184,7 +184,7 @@ def _accepted(config: RunConfig, model: str) -> list[str] | None:
 
 
 def _may_define(module: ast.Module, name: str) -> bool:
-    """Return whether a module may have an attribute, as far as its source tells."""
+    """Return whether a module may have an attribute, according to its source."""
     for each in ast.walk(module):
         match each:
             case ast.FunctionDef(name=found) | ast.ClassDef(name=found):
@@ -201,9 +201,9 @@ def _may_define(module: ast.Module, name: str) -> bool:
 
 
 def _declared(module: ast.Module | None, name: str) -> tuple[list[str], bool]:
-    """Return the keywords of a function, and whether any are fine.
+    """Return the keywords of a function, and whether it accepts any keyword.
 
-    A decorator may change them, and a class may take them from elsewhere.
+    A decorator may change them, and a class may inherit them.
     """
     body = [] if module is None else module.body
     found = [each for each in body if getattr(each, "name", "") == name]

@@ -36,8 +36,8 @@ def functions_of(config: RunConfig) -> list[str]:
 def definitions_of(folder: Path, text: str, last: str) -> list[tuple[str, str]]:
     """Return the modules that may define a `"module:function"`, and its names there.
 
-    A module may import the function from another one, which may import it from a third.
-    Where `last`, another `"module:function"`, comes from is not looked up.
+    A module may import the function from a second one, which may import it from a
+    third. The search ends at `last`, another `"module:function"`.
     """
     module, _, function = text.partition(":")
     found = [(module, function)]
@@ -111,7 +111,7 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds; of an assignment, plain ones."""
+    """Yield the names that a statement binds; for an assignment, only plain names."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         yield node.name
     elif isinstance(node, ast.Import | ast.ImportFrom):

@@ -1,14 +1,15 @@
 """The modules in a config's folder, which belong to that config alone.
 
 Two configs in one process may each have a `helper.py`: a sweep, a replay or a notebook
-loads several. So a module of a folder is imported under a name that says where it lies:
-`helper.py` in `/home/ada/first` is the module `/home/ada/first.helper`. Pickles,
-dataclasses and tracebacks find it by this name, as they find any module.
+loads several. So a module of a folder is imported under a name that includes its
+folder: `helper.py` in `/home/ada/first` is the module `/home/ada/first.helper`.
+Pickles, dataclasses and tracebacks find it by this name, as they find any module.
 
-In such a module `import helper` means the file beside it, whatever else has that name,
-and whenever the import runs. Installed packages do not see these files. Python has no
-hook for the imports of one module, but it takes `__import__` from the `__builtins__` of
-the module that imports, so the modules of a folder have builtins of their own.
+In such a module, `import helper` always means the file next to it, even if an installed
+package has that name or the import runs later. Installed packages do not see these
+files. Python has no hook for the imports of one module. But it takes `__import__` from
+the `__builtins__` of the importing module, so the modules of a folder have their own
+builtins.
 
 Everything that is loaded from a folder shares its modules, until one of their files has
 changed: then the next load imports all of them anew.
@@ -60,7 +61,7 @@ def import_beside(folder: Path, name: str) -> ModuleType:
 
 
 def module_file(folder: Path, name: str) -> Path | None:
-    """Return the file of the module that `import_beside` imports; None if unknown.
+    """Return the file of the module that `import_beside` would import; None if unknown.
 
     This function imports nothing.
     """
@@ -69,10 +70,10 @@ def module_file(folder: Path, name: str) -> Path | None:
 
 
 def module_files(folder: Path, name: str) -> list[Path | None]:
-    """Return the files of the packages around a module, and its own.
+    """Return the files of the packages around a module, and its own file.
 
-    A package without code has no file. The list ends where there is no such module, and
-    is empty if the outermost package lies in no folder.
+    A package without code has no file. The list ends at the first module that does not
+    exist; it is empty if no folder has the outermost package.
     """
     own = str(folder.resolve())
     is_own = _is_beside(own, name.partition(".")[0])
@@ -90,7 +91,7 @@ def module_files(folder: Path, name: str) -> list[Path | None]:
 
 
 class _Code:
-    """The modules of one folder, as its files were when they were imported."""
+    """The modules of one folder, as its files were at their import."""
 
     def __init__(self, folder: str, number: int) -> None:
         self.folder = folder
@@ -110,17 +111,17 @@ class _Code:
         return _Code(self.folder, self._number + 1)
 
     def is_current(self) -> bool:
-        """Return whether each module would be found, and read, as it was."""
+        """Return whether each module would still be found and read unchanged."""
         return all(
             _is_beside(self.folder, name) == was for name, was in self._beside.items()
         ) and all(_digest(file) == was for file, was in self.digests.items())
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
-        """Import a module as `importlib` does, from the folder first."""
+        """Import a module as `importlib` does, but from the folder first."""
         return importlib.import_module(self._own(name) or name, package)
 
     def _own(self, name: str) -> str | None:
-        """Return the full name of a module of the folder; None for another one."""
+        """Return the full name of a module of the folder; None for other modules."""
         top = name.partition(".")[0]
         if not top:
             return None
@@ -203,7 +204,7 @@ _packages: dict[str, _Code] = {}
 
 
 def _newest(folder: str) -> _Code:
-    """Return the modules of a folder as its files are now."""
+    """Return the modules of a folder, in the present state of its files."""
     with _lock:
         code = _newest_of.get(folder)
         if code is None or not code.is_current():
@@ -215,9 +216,9 @@ def _newest(folder: str) -> _Code:
 
 
 def _is_beside(folder: str, name: str) -> bool:
-    """Return whether a top-level module is one of the folder.
+    """Return whether a top-level module belongs to the folder.
 
-    A folder that only holds files, such as `wandb`, hides no installed package.
+    A subfolder without Python code, such as `wandb`, hides no installed package.
     """
     spec = _found(name, [folder])
     if spec is None or spec.loader is not None:
@@ -250,7 +251,7 @@ def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _installed(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Find a module on `sys.path`, or one that is installed to be edited."""
+    """Find a module on `sys.path`, or in an editable installation."""
     spec = PathFinder.find_spec(name, path)
     if spec is not None:
         return spec

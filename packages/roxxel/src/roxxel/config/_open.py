@@ -40,7 +40,7 @@ class HeldOut:
     notes: Sequence[str]
 
     def __str__(self) -> str:
-        """Return the numbers as a clause."""
+        """Return the numbers as a clause of a sentence."""
         passes = ", ".join(f"{name} {times:.3g}" for name, times in self.epochs.items())
         plural = "" if self.steps == 1 else "s"
         return (
@@ -54,14 +54,14 @@ def open_curriculum(
 ) -> Curriculum:
     """Open the corpora of a config and return its curriculum.
 
-    With `[proxy]`, this is the curriculum of the small run, and `opened` is not used.
+    With `[proxy]`, this is the curriculum of the small run, and `opened` is ignored.
     This function ignores a run in `save_path`. For the batches of such a run, use
     `open_sampler`.
 
     Args:
         config: The config.
-        opened: All its corpora by name, if they are open; the primary has the name that
-            the config gives it, or `"self"`.
+        opened: All corpora of the config by name, if they are already open. The primary
+            has its name in the config, or `"self"`.
 
     Raises:
         ConfigError: The corpora do not fit the schedule; the message names the file.
@@ -86,7 +86,7 @@ def whole_curriculum(config: RunConfig) -> Curriculum:
 
 
 def open_proxy(config: RunConfig) -> Proxy[Curriculum] | None:
-    """Return the proxy that a config declares, beside its big run; None without one.
+    """Return the proxy that a config declares, with its big run; None without one.
 
     Raises:
         ConfigError, OSError, ShardError: As in `open_curriculum`.
@@ -175,7 +175,7 @@ def open_eval_curriculum(
 
 
 def compare_held_out(config: RunConfig, training: Curriculum) -> dict[str, HeldOut]:
-    """Return what each evaluation of a config reads, by the name of the set.
+    """Return what each evaluation of a config reads, by the set's name.
 
     Raises:
         ConfigError: A set does not fit its schedule or the training data.

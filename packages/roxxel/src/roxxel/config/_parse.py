@@ -100,7 +100,7 @@ _OF_PYTHON = {
     "logger": 'write log_to = ["tensorboard"], or start the run by a Python program',
     "checkpointer": "write save_path, or start the run by a Python program",
 }
-"""Settings of the trainer that are not keys of `[trainer]`, and what to do instead."""
+"""Settings of the trainer that `[trainer]` refuses, and what to do instead."""
 
 # `_data` says what to write for sources and phases.
 _EVAL = {
@@ -218,7 +218,7 @@ def _changed_config(
 def _attempt(
     table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
 ) -> tuple[RunConfig | None, Exception | None]:
-    """Return the config of a table with changes, or the error."""
+    """Return the config of a table with changes, or its error."""
     try:
         edited = copy.deepcopy(dict(table))
         change_all(edited, changes)
@@ -245,7 +245,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
 
 
 def _num_bytes(value: int | str) -> int:
-    """Return a number of bytes, given as an integer or such as "2G"."""
+    """Return a number of bytes, given as an integer or as text such as "2G"."""
     found = _SIZE_TEXT.fullmatch(str(value))
     assert found is not None  # noqa: S101 - the type of the key has this pattern
     return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
@@ -320,7 +320,7 @@ def _data(
 def _sources(
     table: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, Mapping[str, Any]]]:
-    """Return the paths of every source, and the tables of sources that have one."""
+    """Return the paths of every source, and the tables of sources that have a table."""
     options: dict[str, Mapping[str, Any]] = {
         name: cast("dict[str, Any]", value)
         if isinstance(value, dict)
@@ -335,7 +335,7 @@ def _paths(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
-    """Raise ConfigError unless a source is named `primary`, and no other is "self"."""
+    """Raise ConfigError unless a source is named `primary` and no other is "self"."""
     if primary != PRIMARY and PRIMARY in sources:
         raise ConfigError(
             f"{where} has the name {PRIMARY!r}, which is that of a primary corpus "

@@ -1,4 +1,4 @@
-"""Reads schedules: phases, policies and rules, without the corpora."""
+"""Read schedules: phases, policies and rules, without the corpora."""
 
 from __future__ import annotations
 

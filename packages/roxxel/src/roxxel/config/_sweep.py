@@ -25,10 +25,10 @@ class Drawn:
 
     Attributes:
         number: How many.
-        concentration: How close they are to the natural shares: 1 tries nearly every
-            blend, 100 stays near.
-        seed: Of the draws. A larger `number` keeps the blends of a smaller one.
-        each_phase: Draw the blend of each phase on its own.
+        concentration: How close draws are to the natural shares: 1 draws from nearly
+            all blends, 100 stays close.
+        seed: Seed of the draws. A larger `number` keeps the blends of a smaller one.
+        each_phase: Whether to draw the blend of each phase independently.
 
     >>> Drawn(24).concentration
     10.0
@@ -48,9 +48,8 @@ class Grid:
     """All blends whose shares are multiples of one share.
 
     Attributes:
-        parts: Into how many equal parts the blend is cut: with 4, shares are multiples
-            of 0.25.
-        least: The least share of every source in it.
+        parts: Number of equal parts of a blend: with 4, shares are multiples of 0.25.
+        least: The least share that every source has.
 
     >>> Grid(4).least
     0.0
@@ -69,14 +68,14 @@ class SweepConfig:
 
     Attributes:
         file: Path of the file.
-        base: The run whose blend is wanted.
+        base: The run for which you want a blend.
         folder: Folder of the sweep: its runs, its table and its page.
-        proxy: How small a part of the run each blend trains.
+        proxy: How small the proxy is that each blend trains.
         blends: Blends that the file gives: one of each phase, or one for all.
         drawn: Blends drawn at random; None for none.
         grid: Blends on a grid; None for none.
-        target: How much each held-out set counts, by name; empty for all alike.
-        least_rank: Least rank correlation of a law that may recommend a blend.
+        target: Weight of each held-out set by name; empty if all count alike.
+        least_rank: Least rank correlation with which a law may recommend a blend.
 
     >>> SweepConfig.least_rank
     0.7
@@ -207,7 +206,7 @@ def _blend(
     base: RunConfig,
     number: int,
 ) -> tuple[Weights, ...]:
-    """Return the weights of each phase; of one table, a single entry."""
+    """Return the weights of each phase; one table gives a single entry."""
     several = isinstance(weights, tuple)
     tables = weights if isinstance(weights, tuple) else (weights,)
     phases = len(base.schedule.phases)
@@ -228,7 +227,7 @@ def _blend(
 
 
 def check_known(name: str, known: list[str], where: str, file: str) -> None:
-    """Raise ConfigError unless a name is known; it says the nearest that is.
+    """Raise ConfigError for an unknown name; the message suggests the nearest one.
 
     >>> try:
     ...     check_known("cod", ["web", "code"], "target", "run.toml")

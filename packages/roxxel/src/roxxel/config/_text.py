@@ -1,4 +1,4 @@
-"""Writes a config as TOML, from its values or as the text of its file."""
+"""Write a config as TOML, from its values or as the text of its file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _held_out(held_out: EvalConfig) -> Table:
 
 
 def _parent(tables: Mapping[str, Table]) -> Table:
-    """Return a table that only holds other tables, so it needs no header."""
+    """Return a table of only other tables, which needs no header."""
     parent = tomlkit.table(is_super_table=True)
     for name, table in tables.items():
         parent.append(name, table)
@@ -168,10 +168,10 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
 def withdrawn_text(config: RunConfig, documents: Mapping[str, Sequence[int]]) -> str:
     """Return the text of a config's file with more documents under `[without]`.
 
-    The comments of the file stay. Documents that it names already are not added.
+    The comments of the file stay. Documents that the file already names are not added.
 
     Args:
-        config: The config, as its file is.
+        config: The config, unchanged from its file.
         documents: Rising numbers of documents by source.
 
     Raises:
@@ -210,7 +210,7 @@ def withdrawn_text(config: RunConfig, documents: Mapping[str, Sequence[int]]) ->
 
 
 def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
-    """Return rising numbers, and those in a row as pairs `[start, stop]`."""
+    """Return rising numbers, with consecutive ones as pairs `[start, stop]`."""
     found: list[int | list[int]] = []
     for number in numbers:
         last = found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Parses TOML, and says what to write where a text is not TOML."""
+"""Parse TOML, and say what to write where a text is not TOML."""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ NOT_REPEATED: Mapping[str, Any] = {
     "branch_from": None,
     "best_metric": None,
 }
-"""Settings of a run that runs made from it must not repeat, such as its sinks."""
+"""Settings that other runs made from this run's config must not inherit, such as
+sinks.
+"""
 
 _HF = "hf:"
 _HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
@@ -143,7 +145,7 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
 
 
 def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any:
-    """Return a new model of a config; arguments and errors as `make_pair` has them."""
+    """Return a new model of a config; arguments and errors as in `make_pair`."""
     return make_pair(config, state)[0]
 
 
@@ -170,7 +172,7 @@ def make_pair(
 def with_total_steps(config: RunConfig, total_steps: int) -> RunConfig:
     """Return a config whose model's function gets this number of steps.
 
-    The config stays as it is if the function has no parameter `total_steps`, or if
+    The config stays unchanged if the function has no parameter `total_steps`, or if
     `[model_args]` sets it.
 
     Raises:
@@ -187,7 +189,7 @@ def with_total_steps(config: RunConfig, total_steps: int) -> RunConfig:
 def _planned_state(
     config: RunConfig, curriculum: Curriculum | None = None
 ) -> Mapping[str, Any]:
-    """Return the state at the last step of a run, as this start plans the run."""
+    """Return the state at the last step of a run, as planned by this start."""
     curriculum = curriculum or open_curriculum(config)
     # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
     try:
@@ -257,7 +259,7 @@ def _parameters(
 ) -> tuple[dict[str, inspect.Parameter], bool]:
     """Return the parameters that a keyword can set, and whether there are `**kwargs`.
 
-    A callable written in C may have no signature: it accepts any keyword.
+    A callable written in C may have no signature; it counts as accepting any keyword.
     """
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -1,10 +1,10 @@
-"""Whether the code that a run's config names is code of the user.
+"""Check that the code which a run's config names is the user's own.
 
 A run's folder may come from anybody, and its config names functions and their
-arguments. Without trust, only code of the user's own projects runs: neither a module in
-the run's folder, nor a function of an installed package or of Python itself, which can
-do anything with the arguments of a stranger, such as `subprocess.run`. A module of the
-user that imports such a function does not make it code of the user.
+arguments. Without trust, only code of the user's own projects runs. A module in the
+run's folder does not. Nor does a function of an installed package or of Python itself,
+such as `subprocess.run`, which can do anything with a stranger's arguments. It stays
+untrusted even if a module of the user imports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values of a config as text, to compare the configs of runs and of starts."""
+"""The values of a config as text, to compare configs of runs and of starts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a trained model does: the texts that it continues, and how well it scores."""
+"""What a trained model does: continue texts, and score on tasks."""

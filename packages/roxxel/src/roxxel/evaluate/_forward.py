@@ -1,4 +1,4 @@
-"""The logits of a model as its run evaluates it: for sampling and for scoring."""
+"""The logits of a model in evaluation mode: for sampling and for scoring."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 class Forward:
     """A model in evaluation mode, from tokens to logits, inside a compiled program.
 
-    Pass `arrays` to the program, and call this in it: `forward(arrays, tokens)`. Every
-    call makes its own model, because Flax lets a model advance its random streams only
-    where it was made, and a loop's body is another place than the function around it.
-    What the model changes is discarded: the same tokens give the same logits.
+    Pass `arrays` to the program, and call this object in it: `forward(arrays, tokens)`.
+    Every call makes its own model. Flax lets a model advance its random streams only in
+    the trace in which it was made, and a loop's body is a trace of its own. Changes to
+    the model are discarded: the same tokens give the same logits.
 
     Args:
         model: The model; it stays as it is.
 
     Attributes:
-        context: Most tokens that the model takes, if its config says so.
+        context: Maximum number of tokens that the model takes, if its config says so.
     """
 
     def __init__(self, model: nnx.Module) -> None:

@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from roxxel_format.texts import TextCodec
 
 _AT_A_TIME = 16
-"""Tokens that are added before the text is searched for where it stops."""
+"""Number of tokens to add before the text is searched for its stop."""
 
 _DRAWS = 1000
-"""Resamples for the error of a metric that has no formula for it."""
+"""Number of resamples for a metric's error, if no formula gives the error."""
 
 _MAX_GENERATED = 256
-"""Tokens that a task may generate unless it says how many."""
+"""Number of tokens that a task may generate, unless it says another."""
 
 
 @dataclass
 class _Answer:
-    """A text that is generated: its prompt, its tokens so far, and what ends it.
+    """A text in generation: its prompt, its tokens so far, and its stops.
 
-    `room` is the most tokens that it may have. `is_cut` is whether the prompt lost its
+    `room` is the maximum number of its tokens. `is_cut` is whether the prompt lost its
     beginning, `is_shortened` whether the task allows more tokens than `room`.
     """
 
@@ -59,17 +59,17 @@ class _Answer:
 
 
 class HarnessModel(TemplateLM):
-    """A causal model with its tokenizer, as the harness asks for it.
+    """A causal model with its tokenizer, in the form that the harness needs.
 
     Args:
         model: A model from tokens, integers, shape (B, T), to logits, shape (B, T,
             vocabulary).
         codec: Converts text to tokens and back; see `roxxel_format.texts.text_codec`.
-        end: The token that ends documents, or several. Each ends a generated text. A
-            text without a context begins after it, unless the corpus begins documents
-            with a token of their own.
+        end: The token that ends documents, or several. Each of them ends a generated
+            text. A text without a context begins after this token, unless documents of
+            the corpus begin with another token.
         context: Maximum T.
-        batch_size: Texts at a time.
+        batch_size: Number of texts at a time.
 
     Example:
         >>> issubclass(HarnessModel, TemplateLM)
@@ -102,7 +102,7 @@ class HarnessModel(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
-        """Return the tokens of a text, as a document of this text begins."""
+        """Return the tokens of a text, like the beginning of such a document."""
         if add_special_tokens is False:
             return self._codec.encode(string).tolist()
         return self._codec.before + self._codec.encode(string).tolist()
@@ -158,7 +158,7 @@ class HarnessModel(TemplateLM):
         return totals
 
     def _windows(self, text: str) -> Iterator[tuple[list[int], int]]:
-        """Yield the tokens of windows, and how many of the last are scored.
+        """Yield the tokens of windows, and how many last tokens of each to score.
 
         Each token of a text is scored once, in a window with as many tokens before it
         as fit.
@@ -179,8 +179,8 @@ class HarnessModel(TemplateLM):
     ) -> list[str]:
         """Return the texts that continue prompts, up to where each task stops them.
 
-        Half of the context belongs to the prompt if it has as many tokens. The rest is
-        for the new ones, whatever the task asks for.
+        Half of the context belongs to the prompt, if the prompt is as long. New tokens
+        get the rest, even if the task asks for more.
         """
         groups: dict[tuple[Any, ...], list[int]] = {}
         for index, request in enumerate(requests):
@@ -284,13 +284,14 @@ def evaluate(
     Args:
         model: The model.
         tasks: Names of tasks, groups or tags, or patterns of names.
-        num_fewshot: Examples before each question; None as each task says.
-        limit: Use only the first questions of each task, for a try.
-        include: Folder with YAML files of tasks of your own.
+        num_fewshot: Number of examples before each question; None means each task's own
+            number.
+        limit: Number of first questions of each task to use, for a quick try.
+        include: Folder with YAML files of your own tasks.
 
     Returns:
-        For each task: `version`, `num_fewshot`, `samples`, and `metrics`: for each
-        metric its `value` and `stderr`, which is None where the harness gives none.
+        For each task: `version`, `num_fewshot`, `samples`, and `metrics`, which has for
+        each metric its `value` and `stderr` (None if the harness gives none).
 
     Raises:
         ValueError: A task is unknown.
@@ -329,7 +330,7 @@ def evaluate(
 
 
 def _manager(tasks: Sequence[str], include: str | None) -> TaskManager:
-    """Return the tasks of a folder if they are enough, else all tasks."""
+    """Return a folder's tasks if it has all that are wanted, else all tasks."""
     if include is not None:
         # Finding the thousands of tasks of the harness takes seconds.
         own = TaskManager(include_path=include, include_defaults=False)
@@ -339,7 +340,7 @@ def _manager(tasks: Sequence[str], include: str | None) -> TaskManager:
 
 
 def _metrics(result: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return value and standard error by metric; its filter follows if it has one."""
+    """Return value and standard error by metric; a name may end with a filter."""
     metrics: dict[str, dict[str, float | None]] = {}
     for key, value in result.items():
         metric, comma, chosen = key.partition(",")
@@ -362,7 +363,7 @@ def _options_of(options: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return temperature, top_k, the number of tokens, and the texts that stop.
 
     Raises:
-        ValueError: The task draws in a way that is not built.
+        ValueError: The task samples in an unsupported way.
     """
     temperature, top_k = 0.0, None
     if options.get("do_sample", False):

@@ -1,8 +1,8 @@
-"""Makes what stands before a model from a text, as the corpus made its documents.
+"""Make a model's input from a text, as the corpus made its documents.
 
 Every command that gives a text to a model makes its prompts here: `roxxel sample`,
-`roxxel eval`, and `roxxel replay` for the texts of its branches. A model that has
-learned documents which begin with `<s>` knows little of a text that does not.
+`roxxel eval`, and `roxxel replay` for the texts of its branches. A model that was
+trained on documents with `<s>` at the beginning predicts badly after a text without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Prompt(NamedTuple):
-    """What stands before a model.
+    """The input of a model.
 
     Attributes:
         start: The tokens before the text.
@@ -38,19 +38,19 @@ class Prompt(NamedTuple):
         return self.start + self.text
 
     def shortened(self, room: int) -> Prompt:
-        """Return this prompt with at most `room` tokens: without its oldest text."""
+        """Return this prompt with at most `room` tokens, without its oldest text."""
         left = max(0, room - len(self.start))
         text = self.text[max(0, len(self.text) - left) :]
         return Prompt(self.start[max(0, len(self.start) - room) :], text)
 
 
 class Prompts:
-    """Makes prompts, and the texts of what continues them.
+    """Makes prompts, and the texts of their continuations.
 
     Args:
         codec: Converts text to tokens and back; see `roxxel_format.texts.text_codec`.
-        ends: The tokens that end a document. An empty text begins after this token, if
-            the corpus puts no other token before its documents.
+        ends: The tokens that end a document. An empty text begins after such a token,
+            if the corpus puts no token before its documents.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -71,7 +71,7 @@ class Prompts:
         """The tokens after which a model predicts the first token of a document.
 
         Raises:
-            ValueError: Nothing stands before documents, and no token or several end
+            ValueError: No token stands before documents, and not exactly one token ends
                 them.
         """
         if self._codec.before:
@@ -85,7 +85,7 @@ class Prompts:
         return [*self._ends]
 
     def of(self, text: str) -> Prompt:
-        """Return the prompt of a text, which begins as a document of this text does.
+        """Return the prompt of a text; it begins like a document with this text.
 
         Raises:
             ValueError: The text is empty; see `first`.
@@ -94,9 +94,9 @@ class Prompts:
         return Prompt(self._codec.before if tokens else self.first, tokens)
 
     def typed(self, text: str) -> Prompt:
-        """Return the prompt of a text that may name the tokens before documents too.
+        """Return the prompt of a text that may itself spell the first tokens.
 
-        Such a text has them once.
+        They are not added a second time.
         """
         prompt, before = self.of(text), self._codec.before
         has_them = before and prompt.text[: len(before)] == before

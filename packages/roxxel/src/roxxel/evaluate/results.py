@@ -27,7 +27,7 @@ _KIND = RecordKind(
 def add_evaluations(
     path: Path, step: int, versions: Mapping[str, str], tasks: Mapping[str, Any]
 ) -> None:
-    """Write results to a file; those of the same tasks are replaced, others stay.
+    """Write results to a file; replace those of the same tasks, keep all others.
 
     Args:
         path: The file; a missing folder is made.
@@ -74,7 +74,7 @@ def evaluations_of(run: Path) -> dict[int, dict[str, Any]]:
 
 
 def _is_whole(tasks: Any) -> bool:
-    """Return whether every metric of every task has its number and its error."""
+    """Return whether every metric of every task has a number and an error."""
     try:
         numbers = [
             number for task in tasks.values() for number in task["metrics"].values()

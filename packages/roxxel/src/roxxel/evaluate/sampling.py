@@ -1,4 +1,4 @@
-"""Continues texts with a model: for `roxxel sample`, `roxxel eval`, the quickstart."""
+"""Continue texts with a model, for `roxxel sample`, `roxxel eval` and quickstart."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ def sample_tokens(
 ) -> npt.NDArray[np.int32]:
     """Continue a sequence of tokens with a causal model, in evaluation mode.
 
-    The whole sequence passes through the model for every new token: good for looking
-    at a run, too slow for serving. To serve a model, export it.
+    The whole sequence passes through the model for every new token. This is fast enough
+    to look at a run, but too slow to serve a model. To serve the model, export it.
 
     Args:
         model: A model from tokens, integers, shape (1, T), to logits, shape (1, T,
             vocabulary), such as `roxxel.models.Llama`.
         prompt: The first tokens, integers, shape (N,), at least one.
         num_tokens: Maximum number of tokens to add.
-        seed: Of the draws. The same model, prompt and seed give the same tokens.
+        seed: Seed of the draws. The same model, prompt and seed give the same tokens.
         temperature: Divisor of the logits; less than 1 favours the likeliest tokens, 0
             always takes the likeliest.
         top_k: Draw only from the `top_k` likeliest tokens; None draws from all.
-        stop: A token, or several, any of which ends the sequence and is left out, such
-            as the separator between documents.
-        context: Most tokens that the model takes. Each new token follows from the
-            newest ones. None: what `model.config.context` says, else no limit.
+        stop: A token, or several, such as the separator between documents. Any of them
+            ends the sequence, and is left out.
+        context: Maximum number of tokens that the model takes: each new token follows
+            from the newest ones. None means `model.config.context`, or no limit without
+            it.
 
     Returns:
         The added tokens, shape (at most `num_tokens`,).
@@ -161,8 +162,8 @@ class Continuation:
 
         Args:
             rows: The tokens so far, each row padded at its end, shape (B, T).
-            starts: Number of tokens of each row; at least 1, and `num_tokens` must fit
-                behind them.
+            starts: Number of tokens of each row, at least 1; `num_tokens` more must fit
+                into the row.
             num_tokens: Number of tokens to add to each row.
         """
         first = np.asarray(starts, np.int32)

@@ -1,4 +1,4 @@
-"""How likely a model finds tokens: what evaluations by log-likelihood are made of."""
+"""How likely a model finds tokens, for evaluations by log-likelihood."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LEAST_WIDTH = 16
 
 
 class Score(NamedTuple):
-    """What a model says of the last tokens of a sequence.
+    """A model's scores for the last tokens of a sequence.
 
     Attributes:
-        log_likelihood: Natural logarithm of their probability, given those before.
+        log_likelihood: Natural logarithm of their probability, given the tokens before.
         is_greedy: Whether each of them is the likeliest token at its place.
 
     Example:
@@ -37,7 +37,7 @@ class Score(NamedTuple):
 class Scorer:
     """Scores sequences in batches; sequences of similar length share a program.
 
-    The model scores in evaluation mode, and stays in its own.
+    The model scores in evaluation mode; its own mode stays.
 
     Args:
         model: A model from tokens, integers, shape (B, T), to logits, shape (B, T,
@@ -80,12 +80,12 @@ class Scorer:
         """Return the score of each sequence, in the order given.
 
         Args:
-            sequences: Each with the tokens, and how many of the last are scored. Tokens
-                that do not fit the context are left out at the beginning.
+            sequences: For each sequence, its tokens, and how many of the last to score.
+                If a sequence does not fit the context, its first tokens are left out.
 
         Raises:
-            ValueError: More tokens are to be scored than there are, less the first, or
-                than the context has.
+            ValueError: More tokens shall be scored than follow the first, or than the
+                context has.
         """
         shortened = [self._fitting(tokens, count) for tokens, count in sequences]
         order = sorted(range(len(shortened)), key=lambda i: -len(shortened[i]))
@@ -110,7 +110,7 @@ class Scorer:
         return [found[index] for index in range(len(sequences))]
 
     def _fitting(self, tokens: Sequence[int], count: int) -> Sequence[int]:
-        """Return the last tokens of a sequence, one more than the context has."""
+        """Return the last tokens of a sequence, one more than fit the context."""
         last = tokens[-(self._context + 1) :]
         if not 0 <= count < len(last):
             raise ValueError(

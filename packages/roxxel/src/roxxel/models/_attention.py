@@ -3,12 +3,12 @@
 A mesh may have the axis `context`. If the rows of a batch do not divide over all
 devices, each device of the axis holds an equal part of the columns, in order. A layer
 then gathers keys and values, a head at a time, and each device computes its own
-queries: all have the same work. The backward pass gathers again, so what a device keeps
-falls with the axis.
+queries, so all have the same work. The backward pass gathers again, so a device keeps
+less, the larger the axis.
 
-The scores of a long row are computed for some queries at a time, on one device too.
-Where nothing is split and rows are short, or the kernel keeps no scores, `jax.nn`
-attends.
+The scores of a long row are computed for some queries at a time, on one device too. If
+nothing is split and rows are short, or the kernel keeps no scores, `jax.nn` computes
+the attention.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from roxxel.recipe.llama_config import Attention, LlamaConfig
 
 _LONG = 8192
-"""Most columns of a row that is attended to as a whole."""
+"""Maximum number of columns of a row whose attention is computed as a whole."""
 
 _MOST_SCORES = 1 << 26
-"""Scores that a device computes at once: of its rows, for a key head and all keys."""
+"""Number of scores that a device computes at once, for its rows, one key head and all
+keys.
+"""
 
 
 @partial(
@@ -43,9 +45,10 @@ class Scope:
 
     Attributes:
         columns: How the columns are split.
-        segments: Document of each token, shape (B, T); None if each row is one.
+        segments: Document of each token, shape (B, T); None if each row is one
+            document.
         mask: True for two tokens of one document, bool, shape (B, 1, T, T); None if
-            each row is one, or is attended to in blocks.
+            each row is one document, or is computed in blocks.
     """
 
     columns: Columns
@@ -73,7 +76,7 @@ class Scope:
             query: Shape (B, T, heads, channels).
             key: Shape (B, T, key heads, channels).
             value: As `key`.
-            implementation: That of `jax.nn.dot_product_attention`.
+            implementation: As for `jax.nn.dot_product_attention`.
         """
         if self.columns.is_cut:
             own = map(self.columns.split, (query, key, value))
@@ -98,7 +101,7 @@ class Columns:
         parts: Number of devices that hold a row.
         axis: The axis of these devices; None without a mesh.
         block: Columns whose scores a device computes at a time.
-        is_cut: Whether a row is attended to in several blocks.
+        is_cut: Whether a row's attention is computed in several blocks.
         rows: Axes of the mesh that split the rows; None leaves it to the compiler.
         row_parts: Number of devices along these axes.
         head_parts: Number of devices that hold the heads of a row.
@@ -116,7 +119,7 @@ class Columns:
 
     @classmethod
     def of(cls, config: LlamaConfig, num_rows: int, length: int) -> Columns:
-        """Return how a batch is split over the mesh that is set.
+        """Return how a batch is split over the current mesh.
 
         Raises:
             ValueError: The columns do not divide over the axis `context`.
@@ -152,7 +155,7 @@ class Columns:
         return self.held(x, self.axis)
 
     def held(self, x: jax.Array, columns: str | None) -> jax.Array:
-        """Split the columns of an array of shape (B, T, ...) over an axis, or none."""
+        """Split the columns of an array of shape (B, T, ...) over an axis, if any."""
         if self.parts == 1:
             return x
         free = PartitionSpec.UNCONSTRAINED
@@ -161,9 +164,10 @@ class Columns:
         return jax.lax.with_sharding_constraint(x, spec)
 
     def by_device(self, x: jax.Array) -> jax.Array:
-        """Give an array (B, T, ...) the axes: devices of the rows, and of the columns.
+        """Reshape an array (B, T, ...) to axes of devices and of each device's part.
 
-        Four axes take the place of two: the devices first, then what each of them has.
+        Four axes replace two: devices of rows and of columns, then each device's rows
+        and columns.
         """
         size = (self.row_parts, len(x) // self.row_parts, self.parts, -1)
         return jnp.moveaxis(x.reshape(*size, *x.shape[2:]), 2, 1)
@@ -171,7 +175,7 @@ class Columns:
     def on_device(self, x: jax.Array) -> jax.Array:
         """Let each device hold its part of an array whose first axes are the devices.
 
-        What is added to such an array crosses no device.
+        Sums of such arrays need no communication.
         """
         if self.parts == self.row_parts == 1:
             return x
@@ -242,10 +246,11 @@ def _in_blocks(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gathered(columns: Columns, x: jax.Array) -> jax.Array:
-    """Let each device hold all columns; of the gradient, only the sum of its own.
+    """Let each device hold all columns, and of the gradient only its own sum.
 
-    The result has an axis of devices after that of rows. So what the blocks of a device
-    add to its gradient stays there, and crosses devices once, when all are done.
+    The result has an axis of devices after the axis of rows. So the blocks of a device
+    add to a gradient that stays there, and that crosses devices once, when all blocks
+    are done.
     """
     whole = columns.held(x, None)[:, None]
     return columns.split(jnp.broadcast_to(whole, (len(x), columns.parts, *x.shape[1:])))

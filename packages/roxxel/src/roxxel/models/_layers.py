@@ -22,7 +22,7 @@ class Matrix(nnx.Module):
     A layer calls the matrix to multiply; the embedding looks up its rows.
 
     Args:
-        config: Gives the dtype of the products.
+        config: The model's config, which has the dtype of products.
         outputs: Rows.
         inputs: Columns.
         axes: Axes of the mesh that split the rows and the columns.
@@ -161,8 +161,8 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
         angles: Radians, float32, shape (B or 1, T, channels / 2).
 
     Returns:
-        An array of the shape and dtype of `x`. The dot product of a rotated query and
-        a rotated key depends on their positions only through the distance.
+        An array of the shape and dtype of `x`. The dot product of a rotated query and a
+        rotated key depends only on the distance of their positions.
     """
     cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
     left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)

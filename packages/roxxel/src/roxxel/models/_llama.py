@@ -36,7 +36,7 @@ class Stack(nnx.Module):
 
 
 def made_by(function: str, args: Mapping[str, Any]) -> str | None:
-    """Return what a run records of its model, from which `remade` makes it again.
+    """Return a run's record of its model, from which `remade` makes the model again.
 
     None if an argument is an object that JSON cannot hold, such as a function.
     """

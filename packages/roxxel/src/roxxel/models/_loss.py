@@ -40,9 +40,9 @@ def next_token_loss(
             `loss_mask` weights each token as a target. Other fields are ignored.
         z_loss: Weight of the squared logarithm of the softmax's denominator (Chowdhery
             et al., PaLM, 2022), which keeps logits from drifting; 1e-4 is usual.
-        loss_chunk: Columns whose logits are in memory at the same time; None for so
-            many that they are those of 16 384 tokens a device. The loss costs the same
-            products with any number.
+        loss_chunk: Number of columns whose logits are in memory at the same time. None
+            means as many as give 16 384 tokens per device. The number does not change
+            the cost of the loss.
 
     Returns:
         A float32 scalar and a dict. `loss_weight` is the number of targets that count.
@@ -104,8 +104,8 @@ def _loss_alone(
     `shares` are the weights of the targets, divided by their sum, and have no
     gradient.
 
-    Where a gradient is wanted, the forward pass computes it, chunk by chunk: no pass
-    then computes logits a second time, and none keeps them.
+    If a gradient is needed, the forward pass computes it, chunk by chunk. So no pass
+    computes logits a second time, and none keeps them.
     """
 
     def of_part(part: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -164,7 +164,8 @@ def _with_gradients(
 ) -> tuple[jax.Array, ...]:
     """Return cross-entropy and log-denominator of each target, shape (B, T).
 
-    And the gradients of the loss: of the hidden states, and of the matrix in float32.
+    Also return the gradients of the loss: of the hidden states, and, in float32, of the
+    matrix.
     """
 
     def of_part(
@@ -208,8 +209,8 @@ def _of_logits(
 def log_sum_exp(logits: jax.Array) -> jax.Array:
     """Return the logarithm of the sum of exponentials over the last axis.
 
-    One pass finds maximum and sum together, where `jax.nn.logsumexp` makes two: the
-    logits are the largest array of a step.
+    One pass finds maximum and sum together, while `jax.nn.logsumexp` makes two. This
+    matters because the logits are the largest array of a step.
     """
 
     def joined(
@@ -246,8 +247,8 @@ class Chunks(NamedTuple):
 
     Attributes:
         number: Chunks.
-        columns: The devices that hold a row. Every chunk has columns of each, so that
-            all have the same work.
+        columns: The devices that hold a row. Every chunk has columns of each device, so
+            that all have the same work.
     """
 
     number: int
@@ -257,7 +258,7 @@ class Chunks(NamedTuple):
     def of(cls, size: int | None, columns: Columns, length: int) -> Chunks:
         """Return how `length` columns are cut into chunks of at most `size` columns.
 
-        None means so many that a device holds the logits of `_CHUNK_TOKENS` tokens.
+        None means as many as give a device the logits of `_CHUNK_TOKENS` tokens.
         """
         own = length // columns.parts
         if size is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _OTHER_USES = {"dpsgd", "lbfgs", "noisy_sgd", "schedule_free", "sophia"}
-"""Functions of optax that need more than gradients, parameters and a loss."""
+"""Functions of optax whose updates need more than gradients, parameters and a loss."""
 
 _TABLES = ("embed_tokens", "lm_head")
 """Matrices with a row for each token."""
@@ -43,8 +43,8 @@ _WEIGHT_DECAY = 0.1
 class RecipeOptimizer(nnx.Optimizer[Any]):
     """The optimizer of a recipe, for any model.
 
-    The trainer evaluates the `averaged` parameters, and logs `rate_at` where a start
-    changes it.
+    The trainer evaluates the `averaged` parameters, and logs if a start changes
+    `rate_at`.
 
     Args:
         model: The model whose parameters it updates.
@@ -70,7 +70,7 @@ class RecipeOptimizer(nnx.Optimizer[Any]):
     def averaged(self, model: nnx.Module) -> Any:
         """Return the averaged parameters of a model; None if the recipe has none.
 
-        The average is that of `ema`, or the sequence that schedule-free optimizers
+        The average is the one of `ema`, or the one that schedule-free optimizers
         evaluate.
         """
         states = jax.tree.leaves(_pure(self.opt_state), is_leaf=_is_average)
@@ -133,12 +133,12 @@ def make_optimizer(
         b2: Decay of the second moment. None means 0.95 for AdamW, NAdamW, Muon and
             schedule-free AdamW, and optax's default for other optimizers.
         weight_decay: None means 0.1 if the optimizer decays weights by a mask.
-        decays: `"matrices"` decays all parameters with two dimensions, `"hidden"` all
-            of them but the token tables, and `"all"` every parameter.
+        decays: `"matrices"` decays all parameters with two dimensions, `"hidden"` the
+            same except the token tables, and `"all"` every parameter.
         clip: Largest norm of the gradients; larger gradients are scaled. 0 clips
             nothing.
-        ema: Decay of an average of the weights, such as 0.999, without the bias to its
-            beginning. 0 keeps no average.
+        ema: Decay of an average of the weights, such as 0.999, corrected for its start.
+            0 keeps no average.
         **schedule: Fields of `LearningRate`.
 
     Raises:
@@ -218,7 +218,7 @@ def _function(optimizer: str) -> Callable[..., Any]:
 def _update(
     optimizer: str, more: dict[str, Any], chosen: dict[str, Any], decays: str
 ) -> Callable[..., optax.GradientTransformation]:
-    """Return the update of a recipe as a function of the learning rate alone."""
+    """Return the update of a recipe as a function of only the learning rate."""
     parameters = _parameters(optimizer)
     _check_arguments(optimizer, more, parameters)
     mask = _masks(decays)

@@ -1,6 +1,6 @@
-"""Reads and writes the folders of models that the library transformers reads.
+"""Read and write model folders of the library transformers.
 
-`Llama` has the names and shapes of three classes there, so nothing is renamed or
+`Llama` has the names and shapes of three of its classes, so nothing is renamed or
 transposed. `roxxel export RUN FOLDER` writes a run, and `init_from = "hf:FOLDER"` in a
 config begins with such a folder. Weights need the extra `hf` of roxxel.
 """
@@ -90,24 +90,26 @@ _SUPPORTED: dict[str, Any] = {
     "mlp_bias": False,
     "use_sliding_window": False,
 }
-"""Values of `config.json` that are supported; a missing key has this value."""
+"""The only supported values of some keys in `config.json`; a missing key has this
+value.
+"""
 
 _COMPUTED = (
     *("vocab_size", "width", "hidden", "num_layers", "num_heads", "num_kv_heads"),
     *("channels", "rope_theta", "rope_scaling", "qk_norm", "norm_placement"),
     *("norm_epsilon", "tied"),
 )
-"""Facts of a `LlamaConfig` that decide what the weights compute."""
+"""Fields of a `LlamaConfig` that decide what the weights compute."""
 
 _KEYS = {"channels": "head_width"}
-"""Keys that set a fact of another name."""
+"""Keys that set a field of another name."""
 
 _GENERATION = "generation_config.json"
 
 _INDEX, _WHERE = "model.safetensors.index.json", "weight_map"
 
 _DTYPES = ("F32", "F16", "BF16")
-"""Types of arrays in safetensors files of which float32 holds every value."""
+"""Types of arrays in safetensors files whose values all fit float32."""
 
 _SHARD_BYTES = 5_000_000_000
 
@@ -133,7 +135,7 @@ def export_model(
 
     Raises:
         FileExistsError: The folder holds files.
-        ValueError: No class of transformers is this model.
+        ValueError: No class of transformers computes this model.
         ModuleNotFoundError: The extra `hf` is not installed.
     """
     safetensors = _library("writing weights", "safetensors.flax")
@@ -181,7 +183,7 @@ def write_config(
 
     Raises:
         TypeError: `config` is neither a config nor a model.
-        ValueError: No class of transformers is this model.
+        ValueError: No class of transformers computes this model.
         OSError: The folder does not exist, or cannot be written.
     """
     if isinstance(config, Llama):
@@ -318,8 +320,8 @@ def load(folder: str | Path, **changes: Any) -> Llama:
         A model with float32 parameters on the default device.
 
     Raises:
-        ValueError: The files lack a weight, hold one that the model does not use, or
-            hold one of another shape or type; or their index lists others.
+        ValueError: A weight is missing in the files, unknown to the model, or has
+            another shape or type; or the index lists other weights.
         ModuleNotFoundError: The extra `hf` is not installed.
     """
     _library("reading weights", "safetensors")
@@ -343,7 +345,7 @@ class FolderWeights:
         self._folder = Path(folder)
 
     def __str__(self) -> str:
-        """Return how a config names the folder."""
+        """Return the folder in the form of a config."""
         return f"hf:{self._folder}"
 
     def load(self, model: nnx.Module) -> None:
@@ -351,8 +353,8 @@ class FolderWeights:
 
         Raises:
             TypeError: The model is no `Llama`.
-            ValueError: The folder declares a model that computes something else, or
-                its weights do not fit.
+            ValueError: The folder's model computes something else, or its weights do
+                not fit.
         """
         if not isinstance(model, Llama):
             raise TypeError(
@@ -476,7 +478,7 @@ def _tensors(
     """Yield all arrays of some files as float32, with their names.
 
     Raises:
-        ValueError: An array holds no floats that float32 can hold.
+        ValueError: An array does not hold floats that fit float32.
     """
     safetensors = _library("reading weights", "safetensors")
     for path in dict.fromkeys(files.values()):
@@ -539,7 +541,7 @@ def _library(what: str, name: str) -> Any:
 
 
 def _toml(value: Any) -> str:
-    """Return a fact of a config as a value of TOML."""
+    """Return a field of a config as a value of TOML."""
     if isinstance(value, RopeScaling):
         pairs = (f"{key} = {_toml(x)}" for key, x in asdict(value).items())
         return f"{{ {', '.join(pairs)} }}"
@@ -555,7 +557,7 @@ def _is_redundant(
     found: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]],
     config: LlamaConfig,
 ) -> bool:
-    """Return whether an array repeats the token table, or values from the config."""
+    """Return whether an array only repeats the token table, or values of the config."""
     values = found[name]
     if config.tied and name == "lm_head.weight":
         return np.array_equal(values, found["model.embed_tokens.weight"])

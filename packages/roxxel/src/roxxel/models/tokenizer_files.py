@@ -24,14 +24,14 @@ def tokenizer_files(
 ) -> dict[str, str]:
     """Return the texts of a tokenizer's files by name, for the folder of a model.
 
-    They are the given ones. What these do not say is added: the first and the last
-    token of a document, and how to generate.
+    These are the given files. If the files do not say them, the first and the last
+    token of a document, and how to generate, are added.
 
     Args:
         files: Texts by name; see `TextCodec.files`.
         before: The tokens before each document.
         ends: The tokens that end a document.
-        vocab_size: Number of tokens that the model knows.
+        vocab_size: Number of tokens of the model.
 
     Raises:
         ValueError: A file is damaged.
@@ -62,7 +62,7 @@ def tokenizer_files(
 
 
 def _text(token: object) -> str:
-    """Return the text of a token, which may be an object with its options."""
+    """Return the text of a token; `token` may be an object with options."""
     if isinstance(token, dict):
         token = cast("dict[str, object]", token).get("content")
     return token if isinstance(token, str) else ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SEPARATOR = 256
-"""The token after each document, as the tokenizer `"bytes"` ends it."""
+"""The token after each document, as in the tokenizer `"bytes"`."""
 
 VOCAB_SIZE = SEPARATOR + 1
 
@@ -61,7 +61,7 @@ class Document:
 
     @property
     def rank(self) -> int:
-        """Hash of the content, in `[0, 2**64)`; the lowest ranks are held out."""
+        """Hash of the content, in `[0, 2**64)`; the lowest ones are held out."""
         return int.from_bytes(
             hashlib.blake2b(self.content, digest_size=8).digest(), "big"
         )
@@ -87,9 +87,9 @@ def find_library() -> Path:
 def read_library(folder: Path) -> Library:
     """Read the library's sources, and separate the held-out documents.
 
-    The result omits test files, because some Pythons do not ship their tests. It also
-    omits installed packages, generated build settings, empty files, and files that are
-    not valid UTF-8.
+    It omits test files, because some Pythons do not ship their tests. It also omits
+    installed packages, generated build settings, empty files, and files that are not
+    valid UTF-8.
 
     Args:
         folder: The standard library's folder, as `find_library` returns it.
@@ -177,7 +177,7 @@ def _documents(folder: Path) -> Iterator[Document]:
 
 
 def _held_out_limit(documents: tuple[Document, ...]) -> int:
-    """Return the highest rank that is held out."""
+    """Return the highest hash that is held out."""
     limit = int(HELD_OUT_SHARE * _HASH_RANGE)
     num_bytes = 0
     for document in sorted(documents, key=lambda document: document.rank):

@@ -1,1 +1,1 @@
-"""The numbers of `roxxel.models:llama`, which `roxxel plan` checks without JAX."""
+"""The arguments of `roxxel.models:llama`, which `roxxel plan` checks without JAX."""

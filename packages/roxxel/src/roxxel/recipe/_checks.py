@@ -1,4 +1,4 @@
-"""Checks of arguments that may come from a config file, so with any type."""
+"""Checks of arguments that may come from a config file and so have any type."""
 
 from __future__ import annotations
 

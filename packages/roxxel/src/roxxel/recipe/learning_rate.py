@@ -50,8 +50,8 @@ class LearningRate:
         warmup: Length of the linear rise from 0. None means a twelfth of the run.
         decay: Length of the linear fall to the final rate at the end. None means a
             fifth of the run for `"wsd"`, and no such fall for other schedules.
-        decay_from: Step at which the linear fall begins, instead of `decay`: the
-            cooldown of a branch that starts at this step, whatever the schedule was.
+        decay_from: Step at which the linear fall begins, instead of `decay`. Use it for
+            the cooldown of a branch that starts at this step.
         final_share: Final rate divided by the peak.
 
     Raises:
@@ -145,7 +145,7 @@ class LearningRate:
         return xp.where(step > start, end + (rate - end) * left, rate)
 
     def _after_warmup(self, step: Any, xp: Any) -> Any:
-        """Return the rate that the schedule gives without warm-up and decay."""
+        """Return the rate of the schedule, without warm-up and decay."""
         warmup, peak = self.warmup_steps, self.peak_rate
         if self.schedule == "inverse_sqrt":
             first = max(warmup, 1)

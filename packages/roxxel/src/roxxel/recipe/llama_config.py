@@ -1,7 +1,7 @@
 """Sizes and options of a decoder of the Llama shape, Qwen-3 and OLMo-2 included.
 
-No module of `roxxel.models` can be imported without JAX. This one stands outside, so
-`roxxel plan` finds what no model can be built from.
+No module of `roxxel.models` can be imported without JAX. This module is outside, so
+`roxxel plan` finds values from which no model can be built.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class LlamaConfig:
             logits are always float32.
         attention: Implementation of `jax.nn.dot_product_attention`. `"cudnn"` needs an
             NVIDIA GPU and `dtype="bfloat16"`.
-        remat: What the backward pass computes again. `"none"` keeps all activations,
-            `"dots"` keeps the results of products with weights, and `"full"` keeps only
-            the input of each layer.
+        remat: Activations that the backward pass computes again. With `"none"` it keeps
+            all activations, with `"dots"` the results of products with weights, and
+            with `"full"` only the input of each layer.
         tensor_axis: Axis of the mesh that splits heads, hidden channels and the
             vocabulary (Shoeybi et al., Megatron-LM, 2019). None splits nothing.
         fsdp_axis: Axis of the mesh that splits the other dimension of each matrix: the
@@ -112,7 +112,7 @@ class LlamaConfig:
             for any model.
         bos_token_id: Token that begins a text, or None.
         eos_token_id: Token that ends a text, or a tuple of such tokens; None if no
-            token does. `[model_args]` has a list for several: if its sources end
+            token does. In `[model_args]`, several are a list: if your sources end
             documents with different tokens, name each. Both come from the corpora's
             tokenizer and are below `vocab_size`.
     """
@@ -249,7 +249,7 @@ class LlamaConfig:
 
     @property
     def qk_norm_sizes(self) -> tuple[int, int]:
-        """Channels that are normalised together: of queries and of keys."""
+        """Number of channels that are normalised together: of queries, and of keys."""
         if self.qk_norm == "head":
             return self.channels, self.channels
         return self.num_heads * self.channels, self.num_kv_heads * self.channels
@@ -306,7 +306,7 @@ def llama_config(
     Args:
         preset: A name of `PRESETS`.
         rope_scaling: A mapping of the fields of `RopeScaling`, or as in `LlamaConfig`.
-            None keeps the preset's.
+            None keeps the preset's value.
         **changes: Further fields of `LlamaConfig` that differ from the preset.
 
     Raises:
@@ -336,7 +336,7 @@ def _rope_scaling(given: dict[str, Any]) -> RopeScaling:
 def _changed(preset: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a preset with changes.
 
-    The ids that begin and end a text belong to the preset's own vocabulary. With
+    The preset's ids that begin and end a text belong to its own vocabulary. With
     another `vocab_size` they would name other tokens, so they are left out.
     """
     if changes.get("vocab_size", preset["vocab_size"]) != preset["vocab_size"]:
@@ -416,4 +416,4 @@ PRESETS: dict[str, Callable[..., LlamaConfig]] = {
     "qwen_3_0_6b": LlamaConfig.qwen_3_0_6b,
     "olmo_2_1b": LlamaConfig.olmo_2_1b,
 }
-"""The named sizes, from the smallest to those of published models."""
+"""The named sizes, from the smallest to the sizes of published models."""

@@ -1,14 +1,13 @@
-"""What did these documents do? A run again without them, exactly.
+"""What did these documents do? Train a run again without them, exactly.
 
 `replay` goes back to the newest checkpoint before a run learned some documents, and
 trains the rest of the run twice with the same programs: once as it was (the control),
 and once without the documents. Batches are a pure function of the step, so the second
-branch equals, bit for bit, a run that never learned the documents. Whatever differs
-between the branches, the documents did.
-
-This is leave-one-out retraining without its price: only the steps after the checkpoint
-are trained again. Influence functions estimate this effect (Koh and Liang,
-*Understanding Black-box Predictions via Influence Functions*, 2017).
+branch equals, bit for bit, a run that never learned the documents. So the documents
+caused every difference between the branches. This is leave-one-out retraining at a
+lower price: only the steps after the checkpoint are trained again. Influence functions
+estimate this effect (Koh and Liang, *Understanding Black-box Predictions via Influence
+Functions*, 2017).
 """
 
 from __future__ import annotations
@@ -122,19 +121,19 @@ class Branch:
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of `replay`; `str` of it is the report.
+    """The result of `replay`; `str(result)` is the report.
 
     Attributes:
         run: Folder or URL of the run.
         without: What was left out, by source.
         start: Where the branches begin, and why.
         control: The branch that leaves nothing out.
-        branches: The other branches; those of `each=True` in order of their effect.
+        branches: The other branches; with `each=True`, in order of their effect.
         comparison: Whether the control is the run itself, bit for bit.
         notes: What limits the conclusions.
         seconds: Duration of the call.
-        text_loss: The name of the loss on the text that is left out, among the losses
-            of the branches.
+        text_loss: Among the losses of the branches, the name of the loss on the text
+            that is left out.
         receipt: The file that `check_replay` verifies.
 
     Example:
@@ -171,7 +170,7 @@ class Replay:
     text_loss: str = "eval_loss/withdrawn"
 
     def change(self, branch: Branch, loss: str) -> float | None:
-        """Return how much higher a loss of a branch ends than that of the control."""
+        """Return how much higher a loss of a branch ends than the control's."""
         end, of_control = branch.final(loss), self.control.final(loss)
         return None if end is None or of_control is None else end - of_control
 
@@ -232,7 +231,7 @@ class Replay:
         return aligned(rows, right=range(1, len(rows[0])))
 
     def _place(self, loss: str) -> tuple[bool, bool, str]:
-        """Return the place of a loss: the text itself, held-out, training."""
+        """Return the rank of a loss: the text's own, then held-out, then training."""
         return loss != self.text_loss, not loss.startswith("eval"), loss
 
     def _named(self, loss: str) -> str:
@@ -311,15 +310,14 @@ def check_replay(
     trust: bool = False,
     say: Callable[[str], object] = lambda _: None,
 ) -> list[str]:
-    """Repeat a replay, and compare what comes out with its receipt.
+    """Repeat a replay, and compare the results with its receipt.
 
-    Everything that the receipt says is computed anew and compared, but for the machine
-    and software, which may be others: what differs there, `say` gets. No receipt is
-    written.
+    Every fact in the receipt is computed anew and compared, except machine and
+    software, which may differ: `say` gets their differences. No receipt is written.
 
     Args:
         receipt: The `replay.json` of a replay, on this or on another machine.
-        run: Where the run is now; None for where it was.
+        run: Where the run is now; None means where it was.
         out: Folder of the repeated branches; None for a temporary one, which processes
             on several hosts do not share.
         sources: As for `replay`.
@@ -327,12 +325,12 @@ def check_replay(
         say: As for `replay`.
 
     Returns:
-        What the receipt claims and the repeated replay does not confirm. If there is
-        anything, what differs in machine and software comes first.
+        The facts of the receipt that the repeated replay does not confirm. If there are
+        any, differences of machine and software come first.
 
     Raises:
-        RunFolderError: The file is no receipt, `out` holds a replay, or the run of the
-            receipt is not beside it and no `run` is given; and as for `replay`.
+        RunFolderError: The file is no receipt, `out` already holds a replay, or the
+            receipt's run is not next to it and no `run` is given. Also as for `replay`.
     """
     path = expanded(receipt)
     then = REPLAY_RECEIPTS.read(path)
@@ -459,7 +457,7 @@ def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
 
 
 def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
-    """Return what came out of the branches, each compared with the control."""
+    """Return the results of the branches, each compared with the control."""
     control = runs[CONTROL]
     of_control = Arrays.at(control, control.trained_steps)
     found: dict[str, Branch] = {}

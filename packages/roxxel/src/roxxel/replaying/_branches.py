@@ -1,8 +1,8 @@
 """The branches of a replay: the config of each, and its training.
 
 Each branch is an ordinary run with a config file of its own, so every command reads it,
-and the same replay continues it after a kill. All branches have the same programs: they
-differ in what the field `loss_mask` holds.
+and the same replay continues it after a kill. All branches run the same programs: they
+differ only in the values of the field `loss_mask`.
 """
 
 from __future__ import annotations
@@ -91,15 +91,15 @@ def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConf
 
 
 def named_sets(config: RunConfig) -> dict[str, EvalConfig]:
-    """Return the held-out sets of a run, of which the only one may have no name."""
+    """Return the held-out sets of a run; if there is only one, it may have no name."""
     return {name or "held_out": each for name, each in config.held_out.items()}
 
 
 def changed_config(then: RunConfig, now: RunConfig, start: int) -> Iterator[str]:
     """Yield a note if the run's config changed after the branches begin.
 
-    The branches follow the newest config throughout. So a run that was trained longer
-    is repeated as it is planned now, and its control may not be the run.
+    The branches follow the newest config throughout. So if the run was trained further
+    under another config, its control may differ from the run.
     """
     changed = config_differences([config_values(then), config_values(now)])
     if changed:
@@ -120,8 +120,8 @@ class WithdrawnText:
 
     Attributes:
         path: Its file.
-        num_tokens: Its tokens; with less than two, or than the devices that split a
-            window, there is no loss.
+        num_tokens: Number of its tokens. There is no loss if they are fewer than two,
+            or fewer than the devices that split a window.
         tokenizer: Tokenizer of the run's sources; None if none is known.
         phase: The longest phase of the run: the bounds of a batch.
     """
@@ -160,15 +160,15 @@ class WithdrawnText:
     def as_set(self, config: RunConfig, *, is_whole: bool) -> dict[str, EvalConfig]:
         """Return the held-out set by its name.
 
-        Its windows share their ends, so the tokens between them are predicted too, and
-        are about as long as the run's own: a short window would hide the context that
-        a text is learned from. At most one token for each window is left out, at the
-        end, or as many as the devices that split its columns. A large set is evaluated
-        on its first windows.
+        Neighbouring windows share a token, so every token after the first is predicted.
+        Windows are about as long as the run's own: a short window would hide the
+        context from which a text is learned. At the end, at most one token for each
+        window is left out, or as many as the devices that split its columns. A large
+        set is evaluated on its first windows.
 
         Args:
             config: The run's own config.
-            is_whole: Whether a batch has as many rows as one of the run.
+            is_whole: Whether a batch has as many rows as a batch of the run.
         """
         # A mesh may split the columns of a window, which it then has to divide.
         ways = _column_ways(config.mesh)
@@ -193,7 +193,7 @@ class WithdrawnText:
         return {self.set_name(config): data}
 
     def set_name(self, config: RunConfig) -> str:
-        """Return the name of the held-out set, which no set of the run has."""
+        """Return a name for the held-out set that no set of the run has."""
         name = "withdrawn"
         while name in config.held_out:
             name += "_"
@@ -212,7 +212,8 @@ def branch_config(
 ) -> RunConfig:
     """Return the config of one branch, which `write_configs` writes.
 
-    The branch leaves `out` out beside what the run leaves out, which is `before`.
+    The branch leaves out `out`, in addition to `before`, which the run itself leaves
+    out.
 
     Raises:
         RunFolderError: Its file holds the config of another replay.
@@ -238,7 +239,7 @@ def branch_config(
 def file_name(branch: str) -> str:
     """Return the name of a branch's folder, which no other branch has.
 
-    A plain name is kept, such as `web:3`. Any other has a digest behind a dot.
+    A plain name is kept, such as `web:3`. Any other name gets a digest after a dot.
 
     >>> file_name("web:3")
     'without-web-3'

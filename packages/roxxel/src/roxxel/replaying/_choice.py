@@ -1,4 +1,4 @@
-"""What a replay leaves out, and the checkpoint from which its branches begin."""
+"""Choose what a replay leaves out, and the checkpoint from which its branches begin."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Start:
 
     Attributes:
         step: Its step; 0 for the beginning of the run, which needs no checkpoint.
-        first: First step that learns what is left out; None if no step does.
-        removed: A later checkpoint that the run saved before `first` and has removed
-            since; None if there was none.
+        first: First step that learns the left-out tokens; None if no step does.
+        removed: A later checkpoint before `first` that the run has saved and removed
+            again; None if there was none.
 
     >>> str(Start(120, 130))
     'step 130 learns it first, and the newest checkpoint before it is that of step 120'
@@ -47,7 +47,7 @@ class Start:
     removed: int | None = None
 
     def __str__(self) -> str:
-        """Return where the branches begin, and what that costs."""
+        """Describe where the branches begin, and what that costs."""
         if self.first is None:
             return f"no step learns it; the branches begin at step {self.step:,}"
         begin = f"step {self.first:,} learns it first, and "
@@ -66,9 +66,9 @@ class Start:
 def listed(
     config: RunConfig, without: Mapping[str, Any], corpora: Mapping[str, TokenReader]
 ) -> Listed:
-    """Return what a user leaves out as sorted numbers, pairs and ranges of tokens.
+    """Return what a user leaves out, as sorted numbers, pairs and ranges of tokens.
 
-    `corpora` are those of the run by name, which are open.
+    `corpora` are the run's open corpora by name.
 
     Raises:
         ConfigError: A source does not exist, or lacks a document.
@@ -133,8 +133,9 @@ def find_start(
 ) -> Start:
     """Return where the branches begin: at `step`, or as late as is exact.
 
-    `first` is the first step that learns what is left out; None if no step does.
-    Branches that have begun at `begun` continue, whatever the run has kept since.
+    `first` is the first step that learns the left-out tokens; None if no step does.
+    Branches that have begun at `begun` continue from there, even if the run has since
+    removed that checkpoint.
 
     Raises:
         RunFolderError: The run does not learn it, or has no such checkpoint.
@@ -210,7 +211,7 @@ def first_learned(
 def _masked_steps(
     sampler: Sampler, corpus: TokenReader, source: str, start: int, stop: int
 ) -> list[range]:
-    """Return the steps in which the run itself leaves all the tokens out."""
+    """Return the steps in which the run itself leaves out all the tokens."""
     if not sampler.withdrawals:
         return []
     ranges = sampler.masked_ranges(source, start, stop).items()

@@ -1,4 +1,4 @@
-"""What differs between two branches, and between a branch and its run."""
+"""Measure what differs between two branches, and between a branch and its run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Comparison:
     """Whether the control branch is its run, bit for bit.
 
     Attributes:
-        step: Last step of which both have a checkpoint; None without one.
+        step: Last step at which both have a checkpoint; None without one.
         is_equal: Whether model and optimizer are equal there.
         num_rows: Rows of both logs that were compared.
         first_difference: Step of the first row whose values differ; None if all agree.

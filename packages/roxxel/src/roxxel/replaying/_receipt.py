@@ -1,4 +1,4 @@
-"""The receipt of a replay: what was trained, from what, and what came out."""
+"""The receipt of a replay: what was trained, from what, with which results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Equality(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReplayReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a replay trained, from what, and what came out."""
+    """What a replay trained, from what, with which results."""
 
     without: Mapping[str, Sequence[int | list[int] | str]]
     start: int
@@ -62,7 +62,7 @@ class ReplayReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def _is_listed(item: int | list[int] | str) -> bool:
-    """Return whether an item is written as `Listed` has it; text names no file."""
+    """Return whether an item has the form of `Listed`; a text must not name a file."""
     if isinstance(item, str):
         return _TOKENS.fullmatch(item) is not None
     bounds = item if isinstance(item, list) else [item, item + 1]

@@ -1,8 +1,9 @@
-"""A request to be forgotten: where documents were read, the mask, and the price.
+"""Handle a request to be forgotten: where documents were read, the mask, and the price.
 
 The documents are masked from the next step on by `without` of the run's config, which
-this module edits. What was learned stays in the weights; a replay from a checkpoint
-before the first step that learned them would undo it, and its price is known.
+this module edits. What the run has learned stays in the weights. A replay from a
+checkpoint before the first step that learned the documents would undo it; the result
+gives its price.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Asked:
         document: Its number.
         name: Its id or the path of its file; None if it has no name.
         tokens: Its tokens `[start, stop)` in the source.
-        learned: The trained steps that learned some of them.
-        still_planned: Number of later steps that would have read some.
+        learned: The trained steps that learned some of its tokens.
+        still_planned: Number of later steps that would have read some of its tokens.
     """
 
     source: str
@@ -83,7 +84,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """What `withdraw` did; `str` of it says so.
+    """The result of `withdraw`; `str(result)` describes it.
 
     Attributes:
         run: Folder or URL of the run.
@@ -95,10 +96,11 @@ class Withdrawn:
         masked_from: First step that does not learn them; None without a config.
         replay_from: Step of the checkpoint from which a replay would train again; None
             if no step learned them.
-        replay_steps: Steps that it would train again, up to the saved ones.
-        replay_s: Seconds that it would take, as fast as the run was; None if the log
-            does not say.
-        receipt: The file for whoever asked.
+        replay_steps: Number of steps that the replay would train again, up to the last
+            saved step.
+        replay_s: Seconds that the replay would take at the run's speed; None if the log
+            does not record the speed.
+        receipt: The file for the person who asked.
     """
 
     run: str
@@ -161,15 +163,15 @@ def withdraw(
     Args:
         run: The open run; see `open_run`.
         documents: Numbers of documents by source.
-        config: The config file with which the run goes on. None is the only file whose
-            `save_path` is the run, in the folder of the config that the run keeps.
-        receipt: Where to write the receipt for whoever asked; None is a name of the
-            run's and of the documents', in the working folder.
+        config: The config file with which the run continues. None means the only file
+            whose `save_path` is the run, in the folder of the run's recorded config.
+        receipt: Where to write the receipt for the person who asked. None means a file
+            in the working folder, named after the run and the documents.
 
     Raises:
-        ConfigError: No config file of the run is found, or several are, or the run
-            cannot leave documents out, such as without the field `loss_mask`.
-        RunFolderError: Nothing is named.
+        ConfigError: Not exactly one config file of the run is found, or the run cannot
+            leave documents out, for example without the field `loss_mask`.
+        RunFolderError: No document is named.
 
     Example:
         >>> from roxxel import open_run
@@ -215,7 +217,7 @@ def withdraw(
 
 
 def _check_receipt(path: Path, run: Run, chosen: Mapping[str, Sequence[int]]) -> None:
-    """Raise a RunFolderError if a receipt is there that answers another request."""
+    """Raise a RunFolderError if the file is a receipt of another request."""
     if not path.exists():
         return
     before = _KIND.read(path)
@@ -298,7 +300,7 @@ def _mask(file: Path, chosen: Mapping[str, Sequence[int]]) -> tuple[int, int]:
 
 
 def _file_of(run: Run) -> Path:
-    """Return the config file with which a run goes on."""
+    """Return the config file with which a run continues."""
     config = run.config
     assert config is not None  # noqa: S101 - the caller looks
     found = [

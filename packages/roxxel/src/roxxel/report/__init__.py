@@ -1,9 +1,9 @@
 """Writes the HTML page of `roxxel report` about one run, or about several together.
 
 The report reads the folders of runs, without JAX. Only the plan needs the corpora: if a
-corpus is unreadable, the page omits the plan. The page contains its numbers and the
-part of Plotly that draws lines (1.2 MB, a file of this package), and may load nothing:
-one file, without network.
+corpus is unreadable, the page omits the plan. The page is one file and loads nothing
+from the network: it contains its numbers, and the part of Plotly that draws lines (1.2
+MB, a file of this package).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_RUNS = 8
-"""Number of runs that a page draws together: each has a colour of its own."""
+"""Maximum number of runs on a page, because each has its own colour."""
 
 
 _SUFFIXES = {".html", ".htm", ""}
@@ -42,8 +42,8 @@ def write_report(run: Path | str, out: Path) -> RunFacts:
     """Write the page of a run.
 
     Args:
-        run: Folder of the run, or its URL. Commands on the page name the run in this
-            form.
+        run: Folder of the run, or its URL. Commands on the page name the run as it is
+            given here.
         out: File of the page; its folder must exist.
 
     Returns:

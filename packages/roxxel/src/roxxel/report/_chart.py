@@ -1,4 +1,4 @@
-"""What a chart shows: its lines, their colours and its axis. Plotly draws it.
+"""What a chart shows: its lines, their colours, and its axis. Plotly draws it.
 
 The page's script makes Plotly's traces from this description, because the axis of the
 steps, the theme and the hidden sources change while the page is open.
@@ -153,7 +153,7 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Points over an axis of their own, such as losses over shares.
+    """Points over another axis than the steps, such as losses over shares.
 
     Attributes:
         key: Id of the figure in the page.
@@ -189,12 +189,12 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Drawn:
-    """All charts of a page, and what is marked in each of them.
+    """All charts of a page, and the marks in each of them.
 
     Attributes:
         charts: The charts over the steps, in order.
         clocks: Tokens and time over the steps, of each run on the page.
-        scatters: The other charts, which follow them.
+        scatters: The other charts, which follow.
         phases: Where phases begin.
         evaluations: Steps of the evaluations.
     """
@@ -207,7 +207,7 @@ class Drawn:
 
     @property
     def html(self) -> str:
-        """The grid of the charts; those over the steps have a choice of their axis."""
+        """The grid of the charts; a menu chooses the axis of charts over the steps."""
         open_, folded = (
             [chart for chart in self.charts if chart.is_folded is kind]
             for kind in (False, True)

@@ -43,7 +43,7 @@ def _names(runs: Sequence[RunFacts]) -> list[str]:
 
 
 def _charts(runs: Sequence[RunFacts], names: Sequence[str]) -> Iterator[Chart]:
-    """Yield each loss, then the throughput, with a line for each run."""
+    """Yield charts of each loss and of the throughput, with a line for each run."""
 
     def lines(columns: str, field: str, *, has_dots: bool = False) -> list[Line]:
         found = [getattr(run, columns).get(field) for run in runs]

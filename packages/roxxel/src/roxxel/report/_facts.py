@@ -186,7 +186,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     """Read the facts of a run from its folder.
 
     Args:
-        run: The run, or its folder or URL. Commands on the page name it in this form.
+        run: The run, or its folder or URL. Commands on the page name it as it is given
+            here.
 
     Raises:
         RunFolderError: The folder holds no run.
@@ -340,7 +341,7 @@ def _config(run: RunFolder) -> RunConfig | None:
 
 
 def _command(words: Any) -> str:
-    """Return a command line as text; an installed command goes by its name alone."""
+    """Return a command line as text, an installed command without its folder."""
     if not isinstance(words, list) or not words:
         return ""
     program, *others = map(str, cast("list[Any]", words))
@@ -360,7 +361,7 @@ def _devices(kinds: Any, processes: Any) -> str:
 
 
 def _model(made_by: str | None, config: RunConfig | None) -> str:
-    """Return what made a model as text, such as `roxxel.models:llama, small`."""
+    """Return a model's function and preset, such as `roxxel.models:llama, small`."""
     made = find_object((made_by or "").encode()) or {}
     if config is not None and config.model is not None:
         made = {"function": config.model, "args": config.model_args}

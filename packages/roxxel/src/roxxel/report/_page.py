@@ -231,7 +231,7 @@ def _checkpoints(facts: RunFacts) -> str:
 
 
 def _benchmarks(facts: RunFacts) -> str:
-    """Return the results of `roxxel eval`: a row for each metric, a column a step."""
+    """Return the results of `roxxel eval`: a row per metric, a column per step."""
     steps = tuple(facts.benchmarks)
     found = {
         (task, name, step): number

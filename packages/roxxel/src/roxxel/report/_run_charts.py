@@ -35,14 +35,14 @@ _FOLDED = {
     *("read_s", "assemble_s", "transfer_s", "lag_s", "slowest_process"),
     *("device_bytes", "device_peak_bytes", "model_flops_per_s"),
 }
-"""Fields that one looks at only to find out why a run is slow or large."""
+"""Fields that matter only to find out why a run is slow or large."""
 
 _ALWAYS = {"loss", "loss-by-source", "tokens"}
 """Keys of the charts that are drawn even if their values are constant."""
 
 
 def charts_of(facts: RunFacts) -> list[Chart]:
-    """Return the charts to draw: those that vary, and those in `_ALWAYS`."""
+    """Return the charts to draw: those with varying values, and those in `_ALWAYS`."""
     return [chart for chart in _charts(facts) if _is_drawn(chart)]
 
 

@@ -67,7 +67,7 @@ def series_of(table: Table) -> dict[str, Series]:
 
 
 def thinned(steps: npt.NDArray[np.int64], values: Floats) -> Series:
-    """Return the points of a line that a chart draws."""
+    """Return the points of a line for a chart."""
     kept = indices_to_draw(values)
     return Series(
         steps[kept].tolist(),
@@ -78,9 +78,8 @@ def thinned(steps: npt.NDArray[np.int64], values: Floats) -> Series:
 def indices_to_draw(values: Floats) -> npt.NDArray[np.intp]:
     """Return the indices of the points to draw of a long line, so the page stays small.
 
-    Both ends stay. Of each group of neighbouring points, the minimum and the maximum
-    stay, or the minimum and a gap if the group has gaps (NaN). A spike of one step
-    stays visible.
+    Both ends stay. Each group of neighbouring points keeps its minimum and its maximum,
+    or its minimum and a gap if it has gaps (NaN). A spike of one step stays visible.
     """
     count = len(values)
     if count <= MOST_POINTS:

@@ -1,4 +1,4 @@
-"""Finds spikes of the loss: rows whose loss is far above that of the rows before.
+"""Find spikes of the loss: rows whose loss is far above the loss of earlier rows.
 
 The rule uses medians, so neither earlier spikes nor the fall of the loss at the start
 of a run change what counts as usual. It compares rows of one phase only, because
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roxxel_train.columns import Table
 
 NUM_BEFORE = 64
-"""Number of earlier rows that a row is compared with."""
+"""Number of earlier rows with which a row is compared."""
 
 LEAST_BEFORE = 16
 """A row with fewer earlier rows in its phase is not compared."""
@@ -51,7 +51,7 @@ class Spike:
     """Consecutive rows with a high loss; the attributes describe the highest loss.
 
     Attributes:
-        row: Step of the row with the highest loss, as the log counts: updates done.
+        row: Step of the row with the highest loss, in updates done, as in the log.
         steps: Steps of the batches that had this loss, counted from 0.
         loss: The highest loss.
         usual: Median of the losses before.
@@ -72,7 +72,7 @@ def find_spikes(train: Table) -> list[Spike]:
 
     Spikes are found in the loss of single steps, and in the mean loss since the
     previous row, which includes steps that have no row. If a row is a spike in both
-    losses, the result has only the spike of the single step.
+    losses, the result has only the single step's spike.
     """
     found = list(_spikes(train, "loss"))
     rows_found = {spike.row for spike in found}
@@ -131,7 +131,7 @@ def _bounds(
 
 
 def _stretches(is_high: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of each group of consecutive rows that are high."""
+    """Yield start and stop of each group of consecutive high rows."""
     padded = np.concatenate([[0], is_high.astype(np.int8), [0]])
     edges = np.flatnonzero(np.diff(padded))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -1,8 +1,8 @@
-"""Receipts: what a command trained again, from what, and what came out.
+"""Receipts: what a command trained again, from what, with which results.
 
-Whoever gets a receipt repeats the command and compares the whole receipt with what
-comes out. A receipt may come from anybody, so it is data of one form: no text in it is
-opened as a file, but for the name of a folder beside it.
+Whoever gets a receipt can repeat the command and compare all results with the receipt.
+A receipt may come from anybody, so it is data of a fixed form. No text in it is opened
+as a file, except the name of a folder next to it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class TheRun(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, run: Run) -> TheRun:
-        """Return what a receipt says of a run."""
+        """Return the facts about a run for a receipt."""
         name = absolute(run.path).rstrip("/").rpartition("/")[2]
         return cls(name, (run.files.record or {}).get("id"))
 
 
 class Environment(Struct, frozen=True, forbid_unknown_fields=True):
-    """What may change the bits of what is trained again."""
+    """Facts that may change the bits of a repeated training."""
 
     versions: dict[str, str]
     devices: dict[str, int]
@@ -69,10 +69,10 @@ class Environment(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Receipt(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every receipt says.
+    """The facts in every receipt.
 
-    Everything in a receipt is computed anew by a check, but for the name of the run's
-    folder and the environment.
+    A check computes everything in a receipt anew, except the name of the run's folder
+    and the environment.
     """
 
     run: TheRun
@@ -137,7 +137,7 @@ receipt that `roxxel verify` wrote
 
 
 class Interval(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a receipt says of an interval; attributes as in `Verification`."""
+    """What a receipt says about an interval; attributes as in `Verification`."""
 
     stop: int
     is_equal: bool
@@ -150,7 +150,7 @@ class Interval(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VerifyReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came out of the intervals of a run, by the step where each begins."""
+    """The results of a run's intervals, by the step at which each begins."""
 
     intervals: dict[int, Interval]
 
@@ -174,9 +174,9 @@ def run_of(
     *,
     trust: bool,
 ) -> tuple[Run, list[str]]:
-    """Open the run of a receipt; return also a line if it is another run.
+    """Open the run of a receipt; also return a line if it is another run.
 
-    Without `run`, it is the folder that the receipt names, beside the receipt.
+    Without `run`, open the folder that the receipt names, next to the receipt.
 
     Raises:
         RunFolderError: There is no such folder, or it holds no run.
@@ -190,10 +190,10 @@ def run_of(
 
 
 def unconfirmed(then: Receipt, now: Receipt, say: Callable[[str], object]) -> list[str]:
-    """Return each fact of a receipt that does not come out again.
+    """Return each fact of a receipt that is not confirmed.
 
-    If there is any, what differs in machine and software comes first, because it may
-    explain other bits. Otherwise `say` gets it.
+    If there are any, differences of machine and software come first, because they may
+    explain other bits. Otherwise `say` gets these differences.
     """
     tables = [_members(each) for each in (then, now)]
     changed = [*_differences("", *(each.pop("environment") for each in tables))]
@@ -208,7 +208,7 @@ def unconfirmed(then: Receipt, now: Receipt, say: Callable[[str], object]) -> li
 
 
 def _beside(receipt: Path, name: str) -> Path:
-    """Return the folder of a name, in the receipt's folder or beside it."""
+    """Return the folder of a name: in the receipt's folder, or next to that folder."""
     folder = receipt.absolute().parent
     if name not in {"", ".", ".."} and "/" not in name:
         for each in (folder, folder.parent):

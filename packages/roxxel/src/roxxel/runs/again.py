@@ -1,7 +1,7 @@
 """Some steps of a run, trained again.
 
-`trained_again` begins at a checkpoint of the run, in a folder of its own, with the
-config that the run had at each step.
+`trained_again` begins at a checkpoint of the run, in a separate folder, with the config
+that the run had at each step.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
 
 
 def explanations(run: Run, again: Run) -> Iterator[str]:
-    """Yield what two runs were trained on, where it differs and may explain it."""
+    """Yield how machine and software of two runs differ: it may explain bits."""
     ours, theirs = again.files.newest_start, run.files.newest_start
     for name, in_run, here in environment_differences(theirs, ours):
         yield f"{name}: {in_run} in the run, {here} here"
@@ -123,7 +123,7 @@ def explanations(run: Run, again: Run) -> Iterator[str]:
 def _marks(run: Run, start: int, stop: int, config: RunConfig) -> list[int]:
     """Return the steps after which training must pause, the last one included.
 
-    The run went on with another config there, or saved without being due.
+    There the run continued with another config, or saved unscheduled.
     """
     marks = {stop}
     values = config_values(config)

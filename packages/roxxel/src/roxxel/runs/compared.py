@@ -1,6 +1,6 @@
-"""What differs between two trainings: of two runs, or of one that was trained again.
+"""What differs between two trainings: of two runs, or of one run trained again.
 
-`diff`, `verify`, `drill` and `replay` say it by one class, `Parting`.
+`diff`, `verify`, `drill` and `replay` describe it by one class, `Parting`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OF_DATA = frozenset(
         *("rows_by_source", "digest"),
     }
 )
-"""Fields of a row that say what was read."""
+"""Fields of a row that record what was read."""
 
 OF_UPDATE = ("learning_rate", "skipped")
-"""Fields of a row that say how it was learned."""
+"""Fields of a row that record how it was learned."""
 
 _OWN = ("run", "log")  # of `extra`: each run has an id and a log of its own
 _FIRST = ("digest", "loss", "grad_norm")
-"""What is named first of the values that differ at a step."""
+"""Fields to name first if several values differ at a step."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Parting:
 
     Attributes:
         kind: `config`, `data`, `update` or `numbers`.
-        step: The first step with the difference, from 0: step k is the batch of update
-            k + 1, which the log and a checkpoint have as step k + 1.
+        step: The first step with the difference, from 0. Step k is the batch of update
+            k + 1; the log and checkpoints call it step k + 1.
         what: A key of the config, a row of the batch, a field of the log, or the leaf
             of a checkpoint.
-        values: What the first training has, and the second; or how far they are apart,
-            as one text.
-        reasons: What the plans of the runs say of it; only for data.
+        values: The value of the first training and of the second; or one text that says
+            how far they are apart.
+        reasons: What the plans of the runs say about it; only for data.
 
     Example:
         >>> print(Parting("numbers", 4, "loss", ("2.5", "2.25")))
@@ -105,7 +105,7 @@ def compare_saves(
     """Compare the saves in two logs, by the digests of their states.
 
     Returns:
-        What differs, and the steps of the saves that are equal.
+        The differences, and the steps of equal saves.
 
     Example:
         >>> found, equal = compare_saves({2: "a0", 4: "b1"}, {2: "a0", 4: "c2"})
@@ -128,10 +128,10 @@ def compare_saves(
 def compare_checkpoints(
     a: RunFolder, b: RunFolder, step: int
 ) -> tuple[list[Parting], int]:
-    """Compare a checkpoint of two runs; return also how many leaves are equal.
+    """Compare a checkpoint of two runs; also return how many leaves are equal.
 
-    Leaves are compared bit by bit, and what was saved beside them but for the id of
-    the run and the place in its log.
+    Leaves are compared bit by bit. Values saved with them are compared too, except the
+    run's id and the place in its log.
     """
     leaves, equal = different_leaves(*(f"{x}/checkpoints@{step}" for x in (a, b)))
     beside = [_beside(each, step) for each in (a, b)]
@@ -154,7 +154,7 @@ def of_checkpoint(step: int, what: str, *values: str) -> Parting:
 
 
 def common_steps(a: RunFolder, b: RunFolder, after: int = 0) -> list[int]:
-    """Return the steps after `after` of which both runs have a sound checkpoint."""
+    """Return the steps after `after` at which both runs have a sound checkpoint."""
     kept = [{each.step for each in run.checkpoints()[0]} for run in (a, b)]
     return sorted(step for step in kept[0] & kept[1] if step > after)
 
@@ -182,7 +182,7 @@ def _untimed(row: Any) -> dict[str, Any]:
 
 
 def _beside(run: RunFolder, step: int) -> dict[str, Any]:
-    """Return what a checkpoint holds beside its arrays, by name."""
+    """Return the values that a checkpoint holds besides its arrays, by name."""
     [found] = (each for each in run.checkpoints()[0] if each.step == step)
     extra = {n: x for n, x in found.extra.items() if n not in _OWN}
     return {**found.metrics, **extra}

@@ -1,6 +1,6 @@
 """Where do two runs part, and why? Config, data, update and numbers of two logs.
 
-A run is its log, so no checkpoint is read, and corpora only where `fed` needs them.
+A run is its log, so this reads no checkpoint, and corpora only if `fed` needs them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ASIDE = {
     *("trainer.save_path", "trainer.strict_sharding", "trainer.timeout"),
     "trainer.verify_every",
 }
-"""Keys that change nothing that is learned, and so do the keys below them."""
+"""Keys that change nothing that is learned; the keys below them do not either."""
 
 _NO_NUMBERS = {*TIMING_FIELDS, *OF_DATA, *OF_UPDATE, "kind", "step"}
 _SINCE_LAST_ROW = {"loss_mean", "loss_since_save", "perplexity"}
@@ -61,9 +61,9 @@ class RunDiff:
     Attributes:
         runs: Folders or URLs of the two runs.
         num_steps: Steps that both have trained.
-        differences: What differs in these steps, the cause first: by step, and within
-            one step in the order config, data, update, numbers.
-        aside: Keys of the configs that differ and change nothing that is learned.
+        differences: What differs in these steps, causes first: by step, and within a
+            step in the order config, data, update, numbers.
+        aside: Keys of the configs that differ but change nothing that is learned.
         shared: What is equal, and up to which step.
         explanations: Devices, releases, mesh and flags that differ.
         not_compared: What could not be compared, and why.
@@ -86,19 +86,19 @@ class RunDiff:
     def step(self) -> int | None:
         """The first step whose data, update or numbers differ; None if all are equal.
 
-        Losses are known only in the rows of both logs, so they may have parted in a
-        step between this one and the row before.
+        Losses are known only in the rows of both logs, so the runs may have parted
+        earlier: after the row before this one.
         """
         steps = [each.step for each in self.differences if each.kind != "config"]
         return min(steps, default=None)
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs in the steps that both have, but for configs."""
+        """Whether nothing but configs differs in the steps that both have."""
         return self.step is None
 
     def __str__(self) -> str:
-        """Return the verdict, what differs, the cause first, and what is shared."""
+        """Return the verdict, the differences (causes first), and what is shared."""
         steps = f"the {self.num_steps} steps that both have"
         parts = f"part at step {self.step} of"
         if self.is_equal:
@@ -121,17 +121,17 @@ class RunDiff:
 
 
 def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> RunDiff:
-    """Say where two runs part, and why, from their logs.
+    """Find where two runs part, and why, from their logs.
 
-    Only steps that both runs have trained are compared. For what they will read, and
-    for a config that has not run, see `roxxel plan --diff`.
+    Only steps that both runs have trained are compared. To compare future steps, or a
+    config that has not run, use `roxxel plan --diff`.
 
     Args:
         a: Folder of a run, or its URL, or the open run.
         b: The other run.
 
     Returns:
-        What differs, the cause first, and what the runs share.
+        The differences, causes first, and what the runs share.
 
     Raises:
         RunFolderError: A folder holds no run, or nothing can be compared.
@@ -200,7 +200,7 @@ def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> Ru
 
 
 def _common_past(a: Run, b: Run) -> tuple[int, str] | None:
-    """Return until which step one run is the other's past, and a sentence of it."""
+    """Return up to which step one run is the other's past, and a sentence on it."""
     ids = [(run.files.record or {}).get("id") for run in (a, b)]
     parents = [run.parent for run in (a, b)]
     branches = [x if x is not None and x.is_branch else None for x in parents]
@@ -223,7 +223,7 @@ def _common_past(a: Run, b: Run) -> tuple[int, str] | None:
 
 
 class _Rows(NamedTuple):
-    """What the rows of two logs say; `last_loss` is the step of the log."""
+    """What the rows of two logs say; `last_loss` is a step as the log counts."""
 
     partings: list[Parting]
     digests: Digests
@@ -281,8 +281,8 @@ def _pairs(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], bool]]:
     """Yield the training rows of the steps that both logs have.
 
-    The last value says whether both rows follow a row of one step, so that means since
-    the row before cover the same steps.
+    The last value says whether the rows before them are of the same step, so that means
+    since then cover the same steps.
     """
     others = _rows(b)
     before_y, y = next(others, (0, None))
@@ -310,7 +310,7 @@ class _Configs(NamedTuple):
 
 
 def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Configs:
-    """Compare what was in force at each step; name each key where it differs first."""
+    """Compare the configs of each step; name each key where it first differs."""
     runs, starts = (a, b), [_starts(a), _starts(b)]
     if not all(starts):
         return _Configs([], [], ["configs: a log has no row of a start"])
@@ -365,7 +365,7 @@ def _starts(run: Run) -> list[RunStart]:
 
 
 def _in_force(starts: Sequence[RunStart], step: int) -> RunStart:
-    """Return the start under which a step was trained."""
+    """Return the start that trained a step."""
     return [each for each in starts if each.step <= step][-1]
 
 
@@ -377,7 +377,7 @@ def _config(run: Run, row: Mapping[str, Any]) -> RunConfig | None:
 
 
 def _program_values(*rows: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    """Return what rows of starts say instead of a config, under keys that both have."""
+    """Return what starts record in place of a config, under keys of both."""
     found: list[dict[str, str]] = []
     for row in rows:
         values: dict[str, Any] = {}
@@ -401,10 +401,10 @@ def _program_values(*rows: Mapping[str, Any]) -> list[Mapping[str, str]]:
 
 
 def _same_sources(a: RunConfig, b: RunConfig) -> set[str]:
-    """Return the keys of sources that both configs write alike.
+    """Return the keys of sources whose paths both configs write alike.
 
-    Their paths differ if the files lie in two folders, and what the corpora hold there
-    is a question of the data.
+    Absolute paths differ if the files lie in two folders; whether the corpora differ is
+    found by their data.
     """
     return {
         f"sources.{name}"
@@ -423,7 +423,7 @@ def _same_contents(a: Run, b: Run) -> set[str]:
 
 
 def _other_origins(a: Run, b: Run) -> Parting | None:
-    """Return the checkpoints whose weights two runs began with, if they differ."""
+    """Return the checkpoints with whose weights two runs began, if they differ."""
     origins = [run.parent for run in (a, b)]
     one, other = (x if x is not None and not x.is_branch else None for x in origins)
     if (one and one.digest) == (other and other.digest):

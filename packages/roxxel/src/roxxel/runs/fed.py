@@ -1,9 +1,9 @@
-"""What two runs were fed, and the first step and row in which it differs.
+"""The data of two runs, and the first step and row in which they differ.
 
-The digests in two logs bound where batches differ, and the places of a batch follow
-from the logs by arithmetic. Corpora are opened only for steps in which the runs read
-other places or other versions of a corpus: to compare the tokens, and to name the
-documents. Without its corpora a run is compared by its places.
+The digests in two logs narrow down where batches differ, and the places of a batch
+follow from the logs by arithmetic. Corpora are opened only for steps in which the runs
+read different places, or different versions of a corpus: to compare the tokens, and to
+name the documents. If its corpora are missing, a run is compared by its places alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_REASONS = 4
 
 
 class Digests(NamedTuple):
-    """What the digests of two logs say of the data.
+    """What the digests of two logs say about the data.
 
     Attributes:
         num_rows: Rows with an equal digest.
@@ -54,7 +54,8 @@ class Fed(NamedTuple):
     """What `compare_fed` found.
 
     Attributes:
-        partings: The first difference of the tokens, and the first of the loss masks.
+        partings: The first difference of the tokens, and the first difference of the
+            loss masks.
         num_steps: Steps of which the data are known to be equal.
         unknown: What could not be compared, and why; empty if all was.
 
@@ -144,13 +145,13 @@ def _compare_masks(search: _Search, num_steps: int) -> Fed:
 def _by_digest(
     equal: int, step: int, one: str, other: str, reasons: Iterable[str]
 ) -> Parting:
-    """Return a difference of which only the rows of the log around it are known."""
+    """Return a difference that is only known to lie between two rows of the log."""
     between = f"digest of the steps {equal} to {step - 1}"
     return Parting("data", equal, between, (one, other), tuple(reasons))
 
 
 class _Data:
-    """The data of a run: its places by arithmetic, and its tokens if corpora open."""
+    """The data of a run: its places by arithmetic, its tokens if corpora open."""
 
     def __init__(self, run: Run, num_steps: int) -> None:
         data = run.files.data()
@@ -216,7 +217,7 @@ class _Data:
 
 
 class _Search:
-    """Looks for the first step and row in which two runs were fed other values."""
+    """Finds the first step and row in which two runs read different values."""
 
     def __init__(self, a: _Data, b: _Data) -> None:
         self._both = a, b
@@ -268,7 +269,7 @@ class _Search:
         return Parting("data", step, what, (one, other), self.reasons)
 
     def _row(self, step: int) -> int | None:
-        """Return the first row of a step with other tokens; reads them if need be."""
+        """Return the first row of a step with different tokens; read if necessary."""
         a, b = self._both
         x, y = a.places.windows(step), b.places.windows(step)
         count = min(x.start.size, y.start.size)

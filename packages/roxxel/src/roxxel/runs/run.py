@@ -53,7 +53,7 @@ def open_run(
         sources: New locations, by name, of sources that moved since the last start of
             the run. Other sources are opened at their recorded locations.
         trust: Whether `Run.model` may run code in the run's folder, or of an installed
-            package, if the config of the run names it. Say so only for a folder that
+            package, if the config of the run names it. Set it only for a folder that
             you would start as a program.
 
     Raises:
@@ -77,8 +77,8 @@ def open_run(
 class Run:
     """A run, read from its folder; `open_run` returns it.
 
-    Each file is read once, and each corpus is opened once: open the run again to see
-    what a run that trains has added.
+    Each file is read once, and each corpus is opened once. Open the run again to see
+    what a running run has added.
 
     Attributes:
         path: Folder of the run, or its URL.
@@ -181,8 +181,7 @@ class Run:
     def trained_steps(self) -> int:
         """Number of steps trained at the newest sound checkpoint.
 
-        Of a run without checkpoints, such as one that a `RunLog` records, its rows say
-        what is trained.
+        For a run without checkpoints, such as one of a `RunLog`, its rows count.
         """
         if self.files.saved_step is not None:
             return self.files.data().trained["step"]
@@ -216,14 +215,14 @@ class Run:
     def model(self, step: int | None = None, model: Any = None) -> Any:
         """Return the model with the weights of a checkpoint.
 
-        If the optimizer of the run averages the weights, these are the average: the
-        weights that the run evaluates. A `model` of yours gets the trained weights.
+        If the run's optimizer averages the weights, the model gets the average, as in
+        the run's evaluations. A `model` that you pass gets the trained weights.
 
         Args:
             step: Step of the checkpoint; None for the newest sound checkpoint.
             model: A Flax NNX model to read the weights into. None makes the model that
-                the config of the run names, or that `roxxel.models` made for your
-                program.
+                the run's config names, or the one that your program made by
+                `roxxel.models`.
 
         Raises:
             RunFolderError: The run has no checkpoint, or no config and no `model` was
@@ -286,7 +285,7 @@ class Run:
         """Return a config of the run with its sources where they are now.
 
         Raises:
-            RunFolderError: A source that moved is given as an open reader.
+            RunFolderError: You gave a moved source as an open reader.
         """
         sources = dict(config.sources)
         for name in sources.keys() & self.moved.keys():
@@ -296,7 +295,7 @@ class Run:
 
     @cached_property
     def _readers(self) -> dict[str, TokenReader]:
-        """The sources of the run, open; unused sources of unknown location missing."""
+        """The open sources of the run, without unused sources of unknown location."""
         data = self.files.data()
         names = [entry["name"] for entry in data.state["sources"]]
         unknown = sorted(self.moved.keys() - set(names))

@@ -1,7 +1,7 @@
-"""Which steps of a run read what a scan has found: none, if the run leaves it out.
+"""Which steps of a run read tokens that a scan has found, and are not left out.
 
-The places of every range are computed from the order of the run, for all steps and
-before the first, and no token is read.
+The steps are computed from the order of the run, for all steps and before the first
+one. No token is read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reads:
-    """Which steps read what a scan has found in a source; `str` of it says so.
+    """Which steps read tokens that a scan has found; `str(it)` is a sentence.
 
     Attributes:
         source: Name of the source.
         scan: The receipt of the scan.
-        until: Only the steps before this one are looked at.
+        until: Only the steps before this one count.
         is_whole: Whether these are all steps of the run.
         steps: The steps that read some of the tokens, in order.
-        unsearched: Tokens `[start, stop)` of the source that came after the scan; None
-            if it searched all.
+        unsearched: Tokens `[start, stop)` that the source got after the scan; None if
+            the scan searched all.
 
     Example:
         >>> from roxxel_format.scans import Evals, Scan
@@ -52,7 +52,7 @@ class Reads:
 
     @property
     def is_clean(self) -> bool:
-        """Whether no step reads any of it, nor what nobody has searched."""
+        """Whether no step reads found tokens, or tokens that were not searched."""
         return not self.steps and self.unsearched is None
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def reads_of(
     scans: Iterable[Scan],
     until: int | None = None,
 ) -> list[Reads]:
-    """Return which steps read what scans have found.
+    """Return which steps read tokens that scans have found.
 
     Args:
         sampler: The sampler of the run, with its state if it has begun.
@@ -107,7 +107,7 @@ def reads_of(
         until: Only the steps before this one; None for all.
 
     Raises:
-        RunFolderError: A scan is of none of the corpora.
+        RunFolderError: A scan belongs to none of the corpora.
     """
     found: list[Reads] = []
     sizes = {each["name"]: each["tokens"] for each in sampler.state(0)["sources"]}
@@ -162,7 +162,7 @@ def _steps(
 def _gaps(
     start: int, stop: int, inside: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the parts of `[start, stop)` between some ranges in it."""
+    """Yield the parts of `[start, stop)` between some ranges."""
     at = start
     for first, last in [*inside, (stop, stop)]:
         if at < first:

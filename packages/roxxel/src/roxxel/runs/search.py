@@ -1,18 +1,17 @@
-"""Finds a text, or an exact sequence of tokens, in a corpus, in bounded memory.
+"""Find a text, or an exact sequence of tokens, in a corpus, in bounded memory.
 
-The text of a document is what its tokenizer decodes all of its tokens to, with the
-names of special tokens. The separator at its end is left out, except in a packed
-corpus. So the text is what `roxxel format cat` prints. Bytes that are no UTF-8 count as
-U+FFFD. A text is compared with it byte by byte, and so found exactly as often as it
-stands there.
+The text of a document is the decoded text of all its tokens, with the names of special
+tokens. The separator at its end is left out, except in a packed corpus. So the text is
+what `roxxel format cat` prints. Bytes that are not UTF-8 count as U+FFFD. Your text is
+compared byte by byte, so it is found exactly as often as it stands there.
 
-Where the text is the bytes of the tokens one after another (`Pieces`), a document is
-searched in parts, and many are searched at once. Tokens of single bytes that follow
-each other, such as `<0xE2>`, stay together, because one wrong byte changes the text of
-all. A few tokenizers have no such bytes: those of other libraries than `tokenizers` and
-`tiktoken`, and those whose decoder changes texts across tokens, as for CTC. With them,
-and to find U+FFFD itself, each document is decoded whole. What stays together takes
-about 100 bytes of memory for each of its tokens.
+If a document's text is just its tokens' bytes in a row (`Pieces`), a document is
+searched in parts, and many documents at once. Neighbouring tokens of single bytes, such
+as `<0xE2>`, stay together, because one wrong byte changes the text of all of them. A
+few tokenizers have no such bytes: tokenizers of other libraries than `tokenizers` and
+`tiktoken`, and those whose decoder changes texts across tokens, as for CTC. For them,
+and to find U+FFFD itself, each document is decoded as a whole. Tokens that stay
+together take about 100 bytes of memory each.
 """
 
 from __future__ import annotations
@@ -34,19 +33,22 @@ CHUNK = 2**21
 """Tokens that are read at a time: at most 16 MiB."""
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
-"""What a text shows for bytes that are no character."""
+"""What a text shows for bytes that are not a character."""
 
 _BETWEEN = b"\xff"
-"""Stands before each document, so that no text is found across two: no text has it."""
+"""A mark before each document, which no text contains, so that no text is found across
+two documents.
+"""
 
 
 class Found(NamedTuple):
     """Occurrences that follow each other in a corpus.
 
     Attributes:
-        documents: The document in which each begins; -1 in the padding of bins.
-        ranges: Returns the tokens `[start, stop)` of each, shape `(n, 2)`. To count
-            occurrences is much cheaper than to call this.
+        documents: The document in which each occurrence begins; -1 in the padding of
+            bins.
+        ranges: Returns the tokens `[start, stop)` of each occurrence, shape `(n, 2)`.
+            Counting occurrences is much cheaper than calling this.
 
     Example:
         >>> Found(np.array([3]), lambda: np.array([[17, 20]])).documents.tolist()
@@ -78,7 +80,8 @@ def search(
 
     Raises:
         TypeError: The ids are not a list of integers, or a text has no codec.
-        ValueError: The text is empty or no UTF-8 can write it, or there are no ids.
+        ValueError: The text is empty or cannot be written as UTF-8, or there are no
+            ids.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -145,11 +148,11 @@ def find_text(
 ) -> Iterator[tuple[int, int]]:
     """Yield the tokens `[start, stop)` of each occurrence of a text, in order.
 
-    The search is exact: it compares your text, character by character, with the text
-    that the tokenizer decodes all tokens of each document to, special tokens with their
-    names. So a tokenizer that changes texts, for example to lower case, has changed
-    what you search. An occurrence has the fewest tokens that hold it, or few if the
-    documents must be decoded whole. Its first and its last token may hold more.
+    The search is exact: it compares your text, character by character, with the decoded
+    text of all tokens of each document, in which special tokens show their names. So if
+    a tokenizer changes texts, for example to lower case, search the changed text. An
+    occurrence is the smallest range of tokens that contains it, or a small one if
+    documents must be decoded as a whole. Its first and its last token may contain more.
 
     Args:
         corpus: The corpus to search.
@@ -159,7 +162,7 @@ def find_text(
         chunk: Number of tokens that are read at a time; more for a very long text.
 
     Raises:
-        ValueError: The text is empty, or no UTF-8 can write it.
+        ValueError: The text is empty, or cannot be written as UTF-8.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -211,8 +214,8 @@ class _Held(NamedTuple):
         begins: Whether the start of each row is where its document begins.
         ends: Whether the stop of each row is where its document ends.
         is_last: Whether the corpus ends with these tokens.
-        num_sure: Number of first tokens of which it is known whether they belong to a
-            separator. The tokens after them may begin one that is read later.
+        num_sure: Number of first tokens for which it is known whether they belong to a
+            separator. The tokens after them may begin a separator that is not read yet.
     """
 
     first: int
@@ -288,7 +291,7 @@ def _in_pieces(held: _Held, pieces: Pieces, wanted: bytes) -> tuple[int, list[Fo
     """Search many documents at once, by the bytes of their tokens.
 
     Returns:
-        How many tokens are done with, and the occurrences that begin in them.
+        The number of finished tokens, and the occurrences that begin in them.
     """
     documents = held.documents
     starts = documents[held.begins, 1]
@@ -320,9 +323,9 @@ def _in_pieces(held: _Held, pieces: Pieces, wanted: bytes) -> tuple[int, list[Fo
 def _overlap(
     pieces: Sequence[bytes], places: npt.NDArray[np.int64], num_bytes: int
 ) -> tuple[int, int]:
-    """Return a late place that `num_bytes` or more follow, and how many bytes do.
+    """Return a late place after which at least `num_bytes` follow, and how many do.
 
-    If there is none, return the place 0, which always is one of the places.
+    If there is none, return the place 0, which is always one of the places.
     """
     back = num_bytes
     while True:
@@ -335,7 +338,7 @@ def _overlap(
 
 
 def _without_others(held: _Held) -> npt.NDArray[np.int64]:
-    """Return the tokens, with ids that no tokenizer has for those of no document."""
+    """Return the tokens; those outside of documents get ids that no tokenizer has."""
     change = np.zeros(held.tokens.size + 1, np.int64)
     np.add.at(change, held.documents[:, 1], 1)
     np.add.at(change, held.documents[:, 2], -1)
@@ -347,10 +350,10 @@ def _without_others(held: _Held) -> npt.NDArray[np.int64]:
 def _in_documents(
     held: _Held, decode: Callable[[npt.NDArray[Any]], bytes], wanted: bytes
 ) -> tuple[int, list[Found]]:
-    """Search one document after another, each in the text of all of its tokens.
+    """Search one document after another, each decoded as a whole.
 
     Returns:
-        How many tokens are done with, and the occurrences that begin in them.
+        The number of finished tokens, and the occurrences that begin in them.
     """
     rows, num_done = held.documents.tolist(), held.tokens.size
     if not held.is_last:  # The last document may go on.
@@ -384,7 +387,7 @@ def _ranges_in(
         return _shown(decode(tokens[:count]))
 
     def num_tokens(num_bytes: int) -> int:
-        """Return how many tokens of the document have its first bytes."""
+        """Return how many tokens of the document hold its first bytes."""
         counts, wanted = range(tokens.size), text[:num_bytes]
         return bisect_left(counts, True, key=lambda n: text_of(n).startswith(wanted))
 

@@ -1,4 +1,4 @@
-"""What `roxxel ckpt` is told about the run that saved a checkpoint; without JAX."""
+"""What `roxxel ckpt` learns about the run that saved a checkpoint; without JAX."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
 
 
 def logged_digest(checkpoints: str, step: int) -> str | None:
-    """Return the state digest that a run has logged at a save; None if it is unknown.
+    """Return the state digest that a run has logged at a save; None if unknown.
 
     Arguments as for `run_texts`.
     """
@@ -50,7 +50,7 @@ def logged_digest(checkpoints: str, step: int) -> str | None:
 def _run_of(checkpoints: str) -> RunFolder | None:
     """Return the run around a folder of checkpoints; None if the folder stands alone.
 
-    The command asks for each of its steps, and its log is read once.
+    A command calls this for each step, so the log is read only once.
     """
     run = re.sub("/checkpoints$", "", checkpoints)
     return None if run == checkpoints else RunFolder(run)

@@ -1,8 +1,9 @@
 """Runs that one command trains one after the other, such as those of a sweep.
 
-Each is an ordinary run with a config file of its own, so every command reads it, and it
-continues after a kill. Data, such as which documents or which blend, is no part of a
-program, so JAX's compilation cache, which the trainer turns on, compiles each once.
+Each is an ordinary run with its own config file, so every command reads it, and it
+continues after a kill. Data, such as documents or a blend, is not part of a compiled
+program. So with JAX's compilation cache, which the trainer turns on, each program is
+compiled once for all runs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def is_complete(config: RunConfig, total_steps: int) -> bool:
 
 
 def train(config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
-    """Train a run to its end, or continue it; `check` what its trainer has opened."""
+    """Train a run to its end, or continue it; `check` gets the opened data."""
     trainer = make_trainer(config)
     check()
     trainer.run()

@@ -1,4 +1,4 @@
-"""Is a run what its folder says? Some of its steps, trained again and compared."""
+"""Is a run what its folder says? Train some of its steps again, and compare."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True)
 class Verification:
-    """What `verify` found of an interval.
+    """The result of `verify` for an interval.
 
     Attributes:
         run: Folder or URL of the run.
-        start: Updates done at the checkpoint from which it was trained again; 0 for
-            the beginning.
+        start: Updates done at the checkpoint from which the interval was trained again;
+            0 for the beginning.
         stop: Updates done at its end.
-        num_rows: Rows of the log that were compared.
-        num_saves: Digests of the state that were compared.
-        num_leaves: Leaves of checkpoints that are equal.
-        differences: What differs at the first step that does; empty if the interval is
-            bit-equal.
-        explanations: What may explain it: where devices, releases, mesh or flags are
-            others than in the run.
+        num_rows: Number of compared rows of the log.
+        num_saves: Number of compared digests of the state.
+        num_leaves: Number of equal leaves of checkpoints.
+        differences: The differences at the first step with any; empty if the interval
+            is equal bit for bit.
+        explanations: What may explain the differences: devices, releases, mesh or flags
+            that differ from the run's.
         seconds: Duration of the call.
         losses: The losses that were computed now, by step.
         feeds: The digests of the data that was read now, by step.
@@ -139,8 +139,8 @@ def verify(
             checkpoint at or before the first, and ends where the log has a row or a
             save after the last. None for the whole run from its first checkpoint on.
         sample: Verify this many intervals between checkpoints, the same at every call.
-        receipt: File to write with what came out, which `check_verify` compares. With
-            several processes, the first writes it.
+        receipt: File for the results, which `check_verify` compares. With several
+            processes, the first one writes it.
         sources: New locations of sources that moved, as for `open_run`.
         trust: As for `open_run`.
         say: Called with a line before each interval.
@@ -179,22 +179,23 @@ def check_verify(
     trust: bool = False,
     say: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[Verification], list[str]]:
-    """Verify the intervals of a receipt again, and compare with all that it says.
+    """Verify the intervals of a receipt again, and compare all its facts.
 
     Args:
         receipt: The file that `verify` wrote, on this or on another machine.
-        run: Where the run is now; None for the folder of its name beside the receipt.
+        run: Where the run is now; None means the folder of its name next to the
+            receipt.
         sources: As for `verify`.
         trust: As for `verify`.
         say: As for `verify`; also gets what differs in machine and software.
 
     Returns:
-        What `verify` returns now, and what the receipt claims and does not come out
-        again. If there is anything, what differs in machine and software comes first.
+        What `verify` returns now, and the facts of the receipt that are not confirmed.
+        If there is anything, what differs in machine and software comes first.
 
     Raises:
-        RunFolderError: The file is no receipt of `verify`, its run is not beside it and
-            no `run` is given, or the run no longer has a checkpoint from which an
+        RunFolderError: The file is not a receipt of `verify`, its run is not next to it
+            and no `run` is given, or the run has lost a checkpoint from which an
             interval began.
 
     Example:
@@ -271,7 +272,7 @@ def _intervals(
 
 
 def _bounds(run: Run) -> list[int]:
-    """Return where intervals may begin, and at last where the newest one ends."""
+    """Return where intervals may begin, and last where the newest one ends."""
     parent = run.parent
     first = parent.step if parent is not None and parent.is_branch else 0
     saved = [each.step for each in run.checkpoints]
@@ -285,7 +286,7 @@ def _bounds(run: Run) -> list[int]:
 
 
 def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environment]:
-    """Return what came of an interval, and where it was trained again."""
+    """Return the result of an interval, and the environment of the repetition."""
     began_s = time.monotonic()
     with scratch_folder("verify") as folder:
         again = trained_again(run, start, stop, folder)
@@ -322,7 +323,7 @@ def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environmen
 def _compare_steps(
     run: Run, again: Run, start: int, stop: int
 ) -> tuple[list[Parting], int]:
-    """Compare the checkpoints of an interval; return also how many leaves are equal."""
+    """Compare the checkpoints of an interval; also return how many leaves are equal."""
     found = [
         of_checkpoint(step, "description", "is damaged")
         for step in run.files.checkpoints()[1]
@@ -346,7 +347,7 @@ def _saves(run: Run, start: int, stop: int) -> dict[int, str]:
 
 
 def _saves_at(run: Run, step: int) -> bool:
-    """Return whether the run has saved a step, or must have; its end is not known."""
+    """Return whether the run has, or must have, saved a step."""
     every = config_of(run, step).trainer.saved_every
     is_due = every is not None and step % every == 0
     kept = {each.step for each in run.checkpoints}

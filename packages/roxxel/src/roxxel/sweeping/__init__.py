@@ -1,9 +1,9 @@
 """Which blend? Small runs of many blends, and a law that names the best.
 
-`sweep` trains a proxy for each blend that a file declares, tables what they measured
-by the fingerprints of the sources, and fits laws from a blend to its held-out losses.
-A law that orders unseen blends well enough recommends the best one, inside the range
-that was tried. A law that does not recommends nothing.
+`sweep` trains a proxy for each blend that a file declares, tables what they measured by
+the fingerprints of the sources, and fits laws from a blend to its held-out losses. A
+law that orders unseen blends well enough recommends the best blend inside the range
+that was tried. Any other law recommends nothing.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ def sweep(
     part: tuple[int, int] | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> Sweep:
-    """Train the proxies that a file declares, and say which blend is the best.
+    """Train the proxies that a file declares, and find the best blend.
 
     Finished runs are not trained again, and a killed call continues when it is
     repeated. With several processes, all of them make the same call.
 
     Args:
         path: The file; `load_sweep` reads it.
-        part: Part i of n, from 0, trains every n-th run alone, and leaves the table to
-            a later call without `part`. Parts may run at once, on machines that share
-            the folder.
+        part: `(i, n)`: train only every n-th run, from run i (from 0). A later call
+            without `part` makes the table. Parts may run at once, on machines that
+            share the folder.
         say: Called with a line before each run.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a sweep concludes: its laws, the recommended blend, and a page of both."""
+"""The conclusions of a sweep: its laws, the recommended blend, and a page of both."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Recommendation:
         losses: Predicted loss of each held-out set, at the scale of the proxies.
         target: Predicted target.
         error: Cross-validated error of the law.
-        borders: Shares at the border of what was tried, beyond which nothing is known.
+        borders: Shares at the border of the tried range, beyond which nothing is known.
     """
 
     law: str
@@ -77,7 +77,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The result of `sweep`; `str` of it is the report.
+    """The result of `sweep`; `str(result)` is the report.
 
     Attributes:
         config: The file.
@@ -121,7 +121,7 @@ class Sweep:
         The predicted losses are comments.
 
         Args:
-            path: The file. It must not exist, or hold just this.
+            path: The file. The file must not exist, or must already hold this config.
 
         Raises:
             ConfigError: Nothing is recommended, or the file holds something else.
@@ -155,7 +155,7 @@ class Sweep:
 
 
 def forewarnings(config: SweepConfig, runs: SweepRuns) -> Iterator[str]:
-    """Yield what the blends cannot tell, whatever their runs will measure."""
+    """Yield what these blends cannot show, whatever their runs measure."""
     shares, phases = _shares(runs.runs)
     needed = least_blends(shares)
     if len(runs.runs) < needed:
@@ -230,7 +230,7 @@ def _inline(shares: dict[str, float]) -> str:
 
 
 def _shares(runs: Sequence[SweepRun]) -> tuple[npt.NDArray[np.float64], int]:
-    """Return the shares of each run in a row, and the phases whose blends differ.
+    """Return a row of shares for each run, and the phases whose blends differ.
 
     If every run has one blend for all phases, this is one phase.
     """
@@ -285,7 +285,7 @@ def _borders(
 
 
 def _ran_out(table: Table) -> Iterable[str]:
-    """Yield a sentence for each source that ran out, so that its share was less."""
+    """Yield a sentence for each source that ran out and so had a smaller share."""
     for source in table.runs.sources:
         spent = [
             row.run.key
@@ -322,7 +322,7 @@ def page(sweep: Sweep) -> str:
 
 
 def _scatters(sweep: Sweep) -> Iterator[Scatter]:
-    """Yield what a reader asks first: who lowers the loss, and whether a law knows."""
+    """Yield the first charts: which sources lower the loss, and what laws predict."""
     table = sweep.table
     target = table.target.tolist()
     rows = zip(table.rows, target, strict=True)

@@ -1,8 +1,8 @@
 """The runs of a sweep: a proxy for each blend, an ordinary run in a folder of its own.
 
-A run's name is a digest of all that decides its losses: settings, blend, the code of
-the model, and the fingerprints of its sources. So a source under another name finds the
-runs that were trained before, and another length or an edited model does not.
+A run's name is a digest of everything that decides its losses: settings, blend, the
+model's code, and the fingerprints of its sources. So a sweep reuses earlier runs even
+if a source has a new name, but not with another length or an edited model.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Source:
     """A source of a sweep.
 
     Attributes:
-        fingerprint: Of its corpus; what the table knows it by.
+        fingerprint: Fingerprint of its corpus, by which the table names it.
         name: Its name in the base config: a label.
         num_tokens: Its tokens.
     """
@@ -71,12 +71,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Leaf:
-    """The held-out text of one source in one set, of which a run has a loss.
+    """The held-out text of one source in one set, for which a run has a loss.
 
     Attributes:
         key: Name of the set in the configs of the runs.
         of_set: Name of the set in the base config.
-        label: The name to show: that of the set, and its source if it has several.
+        label: The name to show: the set's name, and the source's name if the set has
+            several.
         share: Share of the set's tokens.
     """
 
@@ -91,9 +92,9 @@ class SweepRun:
     """One run of a sweep.
 
     Attributes:
-        key: Digest of all that decides its losses; name of its folder.
+        key: Digest of everything that decides its losses; the name of its folder.
         blend: Share of each source, by phase, in the order of `SweepRuns.sources`.
-        config: Its config, of the file beside its folder.
+        config: Its config, which the file next to its folder has.
         plan: What it reads.
         notes: What its proxy cannot match.
     """
@@ -114,7 +115,7 @@ class SweepRuns:
         leaves: The held-out losses of each run.
         target: How much each loss of `leaves` counts; sums to 1.
         runs: The runs.
-        identity: All that decides the losses of the runs, but for their blends.
+        identity: Everything that decides the losses of the runs, except their blends.
     """
 
     sources: tuple[Source, ...]
@@ -172,9 +173,9 @@ def check_unchanged(sweep: SweepConfig, runs: SweepRuns) -> None:
 
 
 def of_earlier_files(sweep: SweepConfig, runs: SweepRuns) -> Iterator[str]:
-    """Yield a note if there are runs of other settings, data or code than now.
+    """Yield a note if there are runs of other settings, data or code.
 
-    They stay: whoever puts the settings back finds them finished.
+    They stay: if you restore the settings, these runs are finished.
     """
     folder = sweep.folder / _RUNS
     found = {each.stem for each in folder.glob("*.toml") if _KEY.fullmatch(each.stem)}
@@ -191,10 +192,10 @@ def of_earlier_files(sweep: SweepConfig, runs: SweepRuns) -> Iterator[str]:
 
 
 def begun(config: RunConfig) -> RunConfig:
-    """Return the config by which a run has begun, or a config itself.
+    """Return the config with which a run began, or the given config.
 
-    A source may have had another name then, and the order of its tokens follows from
-    the name.
+    A source may have had another name at that time, and the order of its tokens depends
+    on its name.
     """
     if not (cast("Any", config.run_folder) / "run.json").exists():
         return config
@@ -240,7 +241,7 @@ def _held_out(base: RunConfig) -> tuple[tuple[Leaf, ...], dict[str, EvalConfig]]
     """Return the held-out losses of a run, and the set that measures each.
 
     A set of several sources is measured source by source: a blend that is good for one
-    of them is bad for another, and only their sum has its best in between.
+    source is bad for another, and only their sum has its best value in between.
     """
     opened = open_eval_curriculum(base)
     sets = opened if isinstance(opened, Mapping) else {"": cast("Any", opened)}
@@ -360,7 +361,7 @@ def shown_blend(names: Sequence[str], blend: Sequence[Sequence[float]]) -> str:
 def _identity(
     shared: RunConfig, sources: Sequence[Source], leaves: Sequence[Leaf]
 ) -> dict[str, Any]:
-    """Return all that decides the losses of the runs, but for their blends."""
+    """Return everything that decides the losses of the runs, except their blends."""
     schedule = shared.schedule
     prints = {each.name: each.fingerprint for each in sources}
     phases = [replace(phase, weights=None) for phase in schedule.phases]
@@ -395,7 +396,7 @@ def _identity(
 
 
 def _plain(value: Any, prints: Mapping[str, str] | None = None) -> Any:
-    """Return a value as JSON has it, with fingerprints for the names of sources."""
+    """Return a value for JSON, with fingerprints in place of source names."""
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value), prints)
     if isinstance(value, Mapping):

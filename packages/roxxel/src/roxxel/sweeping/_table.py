@@ -1,4 +1,4 @@
-"""What the runs of a sweep have measured, as rows and as a CSV file."""
+"""The measurements of a sweep's runs, as rows and as a CSV file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """What one finished run has measured.
+    """The measurements of one finished run.
 
     Attributes:
         run: The run.
         tokens: Tokens read of each source.
         epochs: Passes over the part of each source that the proxy reads.
-        train_losses: The last logged training loss of each source; None where it was
-            not read, or the model's loss returns no `"row_loss"`.
+        train_losses: The last logged training loss of each source; None if the source
+            was not read, or the model's loss returns no `"row_loss"`.
         losses: The held-out losses, in the order of `SweepRuns.leaves`.
     """
 
@@ -48,7 +48,7 @@ class Table:
 
     Attributes:
         runs: All its runs.
-        rows: What the finished ones have measured.
+        rows: The measurements of the finished runs.
     """
 
     runs: SweepRuns = field(repr=False)
@@ -66,7 +66,7 @@ class Table:
         return np.array([row.losses for row in self.rows]).reshape(shape)
 
     def by_set(self, losses: Sequence[float]) -> dict[str, float]:
-        """Return the loss of each held-out set, from those of its sources."""
+        """Return the loss of each held-out set, from the losses of its sources."""
         found: dict[str, float] = {}
         for leaf, loss in zip(self.runs.leaves, losses, strict=True):
             found[leaf.of_set] = found.get(leaf.of_set, 0.0) + leaf.share * loss
@@ -116,7 +116,7 @@ def is_finished(run: SweepRun) -> bool:
 
 
 def read_table(runs: SweepRuns) -> Table:
-    """Read what the finished runs of a sweep have measured.
+    """Read the measurements of a sweep's finished runs.
 
     Raises:
         RunFolderError: A finished run has no evaluation.

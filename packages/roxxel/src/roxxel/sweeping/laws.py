@@ -3,7 +3,7 @@
 `LogLinear` has one curve for each held-out loss, c + exp(t . r), where r are the shares
 of the sources (Ye et al., *Data Mixing Laws*, arXiv 2403.16952; their factor k is part
 of t, because shares sum to 1). `Boosted` is gradient-boosted trees (Liu et al.,
-*RegMix*, arXiv 2407.01492). What a blend is judged by is a weighted sum of such losses.
+*RegMix*, arXiv 2407.01492). A weighted sum of such losses judges a blend.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FOLDS = 10
 _RIDGE = 1e-4
 _FLOORS = np.geomspace(0.02, 30, 24)
-"""How far the floor c lies below the least loss, in ranges of the losses."""
+"""How far the floor c lies below the least loss, in units of the losses' range."""
 
 
 class Law(Protocol):
@@ -45,7 +45,7 @@ class Law(Protocol):
 
     @property
     def name(self) -> str:
-        """What a report calls the law."""
+        """The law's name in a report."""
         ...
 
     def fit(self, shares: Floats, losses: Floats) -> Predict:
@@ -132,17 +132,18 @@ class Boosted:
 
 @dataclass(frozen=True)
 class Fit:
-    """A law that was fitted, and what it is worth on blends that it has not seen.
+    """A fitted law, and how well it predicts blends that it has not seen.
 
     Attributes:
         name: Name of the law.
-        num_blends: Blends that it was fitted to.
+        num_blends: Number of blends to which it was fitted.
         error: Root mean square of its errors of the target, cross-validated.
-        spread: Standard deviation of the target: the error of always saying the mean.
+        spread: Standard deviation of the target, which is the error of always
+            predicting the mean.
         rank: Spearman's correlation between predicted and measured order,
             cross-validated.
         unseen: The target of each blend, predicted by a law that has not seen it.
-        predict: From shares (a row for each blend) to the held-out losses of each.
+        predict: Maps shares (a row for each blend) to each blend's held-out losses.
 
     >>> shares = np.random.RandomState(0).dirichlet([1, 1], 12)
     >>> losses = 2 + np.exp(shares @ [[-1.0], [0.5]])
@@ -160,7 +161,7 @@ class Fit:
     predict: Predict = field(repr=False)
 
     def __str__(self) -> str:
-        """Return how good the law is."""
+        """Return how good the law is, as text."""
         return (
             f"{self.name} law of {self.num_blends} blends: rank correlation "
             f"{self.rank:.2f}, error {self.error:.4f} where blends differ by "
@@ -233,10 +234,10 @@ def best_blend(
     and smaller steps, as long as the target falls.
 
     Args:
-        predict: From rows of shares to the target.
+        predict: Maps rows of shares to the target.
         tried: The blends that were tried, which bound each share.
         starts: Where to begin.
-        phases: Into how many blends of a phase a row divides.
+        phases: Number of phases whose blends a row holds.
     """
     low, high = tried.min(0), tried.max(0)
     size = tried.shape[1] // phases
