@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from accelerator import Job, Record
 
 LARGEST_ERROR = 2e-2
-"""Of a bfloat16 result, relative to float32, in the norm of the whole array."""
+"""Allowed error of a bfloat16 result, relative to float32, in the norm of the whole
+array.
+"""
 MODEL_PATHS = ("xla", "cudnn")
-"""Implementations that `roxxel.models` offers; the others are measured to compare."""
+"""Implementations that `roxxel.models` offers; others are measured for comparison."""
 
 
 def attention(job: Job, save: Callable[[Record], None]) -> None:
@@ -100,7 +102,7 @@ def _paths(
 
 
 def _packed(q: Any, k: Any, v: Any, segments: np.ndarray[Any, Any]) -> Any:
-    """Attend by cuDNN's packed layout, which JAX offers only in private modules."""
+    """Compute attention by cuDNN's packed layout, from private modules of JAX."""
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
     rows = segments

@@ -1,4 +1,4 @@
-"""What a compiled program holds, and how long it takes."""
+"""Inspect a compiled program, and measure how long it takes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TARGET = re.compile(r'custom_call_target="([^"]+)"')
 _TRITON = re.compile(r'"kind":"(__triton[^"]*)"')
 _WIDE = re.compile(r"= \(?f32\[([\d,]+)\].* (dot|custom-call)\(")
 _LARGE = 1 << 24
-"""Numbers of a float32 result above which a product is worth naming."""
+"""Number of values in a float32 result from which a product is named."""
 
 
 def seconds(function: Callable[..., Any], *arguments: Any, calls: int = 20) -> float:
-    """Return the mean time of a call, with the device kept busy; compiles first."""
+    """Return the mean time of a call, with the device kept busy; compile first."""
     jax.block_until_ready(function(*arguments))
     begin = perf_counter()
     result = None
@@ -38,7 +38,7 @@ def reason(error: BaseException) -> str:
 
 
 def program_facts(program: Any) -> dict[str, Any]:
-    """Return what a compiled program calls, and the memory that it needs.
+    """Return the kernels that a compiled program calls, and the memory that it needs.
 
     `custom_calls` are kernels of libraries by name: `__cudnn$fmha...` is fused
     attention, `__cublas$lt$matmul...` and `__cublas$gemm` are products. `wide_products`
@@ -70,8 +70,8 @@ def kernels(folder: Path, work: Callable[[], object], steps: int) -> dict[str, A
     """Trace `work`, which makes `steps` updates; return where a step's time goes.
 
     Returns:
-        `kernel_ms` and `idle_ms` of a step, and its slowest kernels: name, milliseconds
-        and calls of a step.
+        `kernel_ms` and `idle_ms` per step, and the slowest kernels: name, and
+        milliseconds and calls per step.
     """
     options = ProfileOptions()
     options.python_tracer_level = 0

@@ -27,7 +27,7 @@ GOALS: tuple[tuple[str, str, str, Callable[[Any], bool]], ...] = (
 
 
 def line(name: str, record: Record) -> str:
-    """Return what a stage found, in one line."""
+    """Return the result of a stage in one line."""
     seconds = record.get("seconds", 0.0)
     if "skipped" in record:
         return f"{name}: skipped: {record['skipped']}"

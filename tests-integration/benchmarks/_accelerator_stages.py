@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def run(job: Job) -> None:
-    """Run a part; its error becomes the field `failed` beside what it has saved."""
+    """Run a part; add its error as `failed` to the fields that it has saved."""
     fields: Record = {}
 
     def save(more: Record) -> None:
@@ -50,7 +50,7 @@ def _fail_if_asked(job: Job) -> None:
 
 
 def device(job: Job, save: Callable[[Record], None]) -> None:
-    """Measure the device's own limits, and name the versions."""
+    """Measure the device's own limits, and record the versions."""
     began = perf_counter()
     found = jax.devices()[0]
     save(

@@ -2,7 +2,7 @@
 
 The model is `roxxel.models.Llama` and the corpus is synthetic: short sequences that
 grow by a constant, so the loss falls from the logarithm of the vocabulary within tens
-of updates. The optimizer's schedule is the same everywhere, so the stages share their
+of updates. The optimizer's schedule is the same in all stages, so they share their
 compiled programs through the cache.
 """
 
@@ -61,7 +61,7 @@ class Setup:
     Attributes:
         preset: Name of `roxxel.models.PRESETS`.
         batch_size: Sequences.
-        context: Tokens that a sequence predicts.
+        context: Number of tokens that a sequence predicts.
         sizes: Further arguments of `roxxel.models.llama`.
         own_loss: A loss function in place of the model's.
     """
@@ -117,7 +117,7 @@ def setup(
 
 
 def throughput(job: Job, save: Callable[[Record], None]) -> None:
-    """Measure both loops in turn, then what the step spends, then other losses.
+    """Measure both loops in turn, then where a step's time goes, then other losses.
 
     Raises:
         RuntimeError: A loss does not fall.
@@ -160,7 +160,7 @@ def throughput(job: Job, save: Callable[[Record], None]) -> None:
 def _largest_that_fits(
     job: Job, preset: str, batch_sizes: tuple[int, ...]
 ) -> tuple[Setup, HandWritten]:
-    """Return the first setup whose updates fit into the memory, and its warm loop."""
+    """Return the first setup whose updates fit into memory, and its warmed-up loop."""
     of = setup(job, preset, batch_size=batch_sizes[0])
     try:
         loop = HandWritten(job, of)
@@ -294,7 +294,7 @@ class Turns:
         self.trainer_s: list[float] = []
 
     def __call__(self, state: ModelState) -> None:
-        """Record the trainer's turn, then run and record one of the other loop."""
+        """Record the trainer's turn, then run and record a turn of the other loop."""
         del state
         now = perf_counter()
         if self._resumed_s is not None:  # the first turn includes the start of the run
@@ -426,7 +426,7 @@ def new_trainer(
 
 
 def run_quietly(trainer: Trainer) -> Any:
-    """Run a trainer; its lines go to its system.log and not to the terminal."""
+    """Run a trainer; its lines go to its `system.log`, not to the terminal."""
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
         return trainer.run()
 
@@ -438,7 +438,7 @@ def train_rows(run: Path) -> list[Record]:
 
 
 def wall_s(row: Record) -> float:
-    """Return the wall time of a step from its row, logged every step."""
+    """Return the wall time of a step from its row; every step has a row."""
     return row["step_s"] + sum(row.get(name, 0.0) for name in TIMES_APART)
 
 
@@ -450,10 +450,8 @@ def memory_fields() -> dict[str, int]:
 
 
 RESUME_STEPS, RESUME_EVERY, RESUME_KILLED = 14, 5, 12
-"""Updates of a run, between checkpoints, and before the kill.
-
-The second save waits for the first to finish, and the kill comes after both, so a whole
-checkpoint exists.
+"""Numbers of updates: of a run, between checkpoints, and before the kill. The second
+save waits for the first, and the kill comes after both, so a whole checkpoint exists.
 """
 
 
@@ -477,7 +475,7 @@ def resume(job: Job, save: Callable[[Record], None]) -> None:
     """Resume the killed run, and compare its losses with the unbroken run's.
 
     Raises:
-        RuntimeError: The resume shows nothing, or a loss differs.
+        RuntimeError: There is nothing to compare, or a loss differs.
     """
     began = perf_counter()
     summary = run_quietly(_resumable(job, "killed"))
@@ -574,7 +572,7 @@ def run_and_save(job: Job, save: Callable[[Record], None]) -> None:
 
 
 def _digests(job: Job, trainer: Trainer) -> list[float]:
-    """Time digests of a trainer's state, which every save waits for."""
+    """Time digests of a trainer's state; every save waits for one."""
     checkpointer = Checkpointer(job.folder / "none", trainer.model, trainer.optimizer)
     took: list[float] = []
     for _ in range(3):
@@ -585,7 +583,7 @@ def _digests(job: Job, trainer: Trainer) -> list[float]:
 
 
 def repeat(job: Job, save: Callable[[Record], None]) -> None:
-    """Train with an update repeated now and then; find what a repetition costs."""
+    """Train with some updates repeated; find the cost of a repetition."""
     of = setup(job, batch_size=BATCHES[-1], attention="xla")
     every, steps = 4, 24
     run = job.folder / "repeated"
@@ -634,7 +632,7 @@ def restore(job: Job, save: Callable[[Record], None]) -> None:
 
 
 def _copies_to_host(trainer: Trainer) -> tuple[list[float], int]:
-    """Time bare copies of a trainer's state to the host; return the state's bytes too.
+    """Time bare copies of a trainer's state to the host; also return the state's bytes.
 
     The arrays are new each time, because JAX keeps the host's copy of an array.
     """

@@ -33,11 +33,12 @@ class Adapter:
     Attributes:
         name: As the report calls it.
         script: Which script in `peers/` knows it.
-        kind: Ours, one that it is compared with, or a limit.
-        variant: Which way, where the script knows several.
+        kind: Roxxel's own, a peer, or a limit.
+        variant: Which way, if the script knows several.
         put: How its numpy batches become a `jax.Array`.
         blends: Whether it can blend corpora.
-        to: What is asked of it; a limit of placing has nothing to say on numpy.
+        to: The targets for which it is measured; a limit of placing arrays does not
+            apply to numpy.
     """
 
     name: str
@@ -90,20 +91,20 @@ ADAPTERS = (
 
 
 class PeerError(Exception):
-    """A peer's process ended or could not do what it was asked."""
+    """A peer's process ended, or could not do a job."""
 
 
 class NotOfferedError(PeerError):
-    """A library has no means for what it was asked."""
+    """A library does not offer what a job needs."""
 
 
 class Peer:
-    """A script at work, asked one thing at a time.
+    """A script's process, which does one job at a time.
 
     Args:
         script: Name of a script in `peers/`.
-        interpreter: Python that has what it needs; by default this one, or one of an
-            environment that uv makes.
+        interpreter: Python with the script's dependencies; by default this one, or the
+            one of an environment that uv makes.
         folder: Where the process runs.
     """
 
@@ -143,10 +144,10 @@ class Peer:
             raise PeerError(self._last_words()) from None
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-        """Return the answer; end the process where none comes in time.
+        """Return the answer; end the process if none comes in time.
 
         Raises:
-            NotOfferedError: The library has no means for it.
+            NotOfferedError: The library does not offer what the job needs.
             PeerError: There is no answer, or it is an error.
         """
         assert self._process.stdout is not None
@@ -166,7 +167,7 @@ class Peer:
         return answer
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
-        """Ask, and return the answer."""
+        """Send a job, and return the answer."""
         self.send(do, **fields)
         return self.receive()
 
@@ -200,7 +201,7 @@ class Peer:
 
 
 def chosen(words: list[str]) -> list[Adapter]:
-    """Return Roxxel and the adapters that words mean; without words, all.
+    """Return Roxxel, and the adapters that the words name; without words, all.
 
     Args:
         words: Names of adapters or scripts, `"peers"` or `"limits"`.
@@ -223,9 +224,9 @@ class Crew:
     """The processes of the adapters that take part.
 
     Attributes:
-        adapters: Who takes part.
-        versions: Of the distributions that count, by script.
-        not_run: Why something is missing, by adapter or script.
+        adapters: The adapters that take part.
+        versions: Versions of the relevant distributions, by script.
+        not_run: Reason for each missing adapter or script.
     """
 
     def __init__(
@@ -248,7 +249,10 @@ class Crew:
                 self.not_run[script] = str(error)
 
     def _start(self, script: str) -> Peer:
-        """Start a process, and keep it; who cannot be started takes part no longer."""
+        """Start a process, and keep it.
+
+        An adapter that cannot be started no longer takes part.
+        """
         try:
             peer, hello = self._greeted(script)
         except PeerError:
@@ -261,7 +265,7 @@ class Crew:
         return peer
 
     def _greeted(self, script: str) -> tuple[Peer, dict[str, Any]]:
-        """Return a new process, and what it says of itself."""
+        """Return a new process, and its description of itself."""
         peer = self._new(script)
         try:
             return peer, peer.ask("hello")
@@ -276,15 +280,15 @@ class Crew:
             raise PeerError(str(error)) from error
 
     def has(self, adapter: Adapter) -> bool:
-        """Return whether its process could be started."""
+        """Return whether the adapter's process could be started."""
         return adapter.script in self.versions
 
     def writes(self, adapter: Adapter) -> bool:
-        """Return whether it writes a corpus of its own."""
+        """Return whether the adapter writes its own corpus."""
         return adapter.script in self._writers
 
     def ask(self, adapter: Adapter, do: str, **fields: Any) -> dict[str, Any]:
-        """Ask an adapter's process, started if none runs, and return the answer."""
+        """Send a job to an adapter's process, and return the answer."""
         peer = self._running.get(adapter.script) or self._start(adapter.script)
         return peer.ask(do, **fields)
 
@@ -293,13 +297,13 @@ class Crew:
         return self._greeted(adapter.script)[0]
 
     def failed(self, adapter: Adapter, what: str, error: PeerError) -> None:
-        """Note what an adapter could not do, and end its process."""
+        """Record what an adapter could not do, and end its process."""
         self.not_run.setdefault(f"{adapter.name}, {what}", str(error))
         if adapter.script in self._running:
             self._running.pop(adapter.script).close()
 
     def end(self) -> None:
-        """End all processes; one that is asked again starts anew."""
+        """End all processes; the next job of an adapter starts a new one."""
         while self._running:
             _, peer = self._running.popitem()
             peer.close()

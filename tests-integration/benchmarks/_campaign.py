@@ -1,7 +1,7 @@
-"""What the campaigns share: known contents, checks of readers, writers to kill.
+"""The parts that campaigns share: known contents, checks of readers, writers to kill.
 
-A corpus of a campaign consists of parts. A part is the documents of one seed, and a
-content is the seeds of the parts in order: `(1, 2)` is part 1 with part 2 appended.
+A corpus of a campaign consists of parts. A part is the documents of one seed. A content
+is the seeds of a corpus's parts in order: `(1, 2)` is part 1 with part 2 appended.
 Every reader must find one of a few contents, token for token, or the campaign fails.
 """
 
@@ -62,7 +62,7 @@ class Reference:
     stops: npt.NDArray[np.int64]
 
     def spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return what `document_spans` must return."""
+        """Return the right result of `document_spans`."""
         starts = np.concatenate([[0], self.stops[:-1]]).clip(start, stop)
         stops = self.stops.clip(start, stop)
         found = np.stack([np.arange(len(stops)), starts, stops], axis=1)
@@ -80,7 +80,7 @@ def reference(content: Content) -> Reference:
 
 
 class WrongTokensError(AssertionError):
-    """A reader returned tokens of none of the contents that it may have."""
+    """A reader returned tokens that belong to none of the allowed contents."""
 
 
 def content_of(corpus: Roxxel, contents: Iterable[Content]) -> Content:
@@ -134,7 +134,7 @@ def check_at_random(corpus: Roxxel, content: Content, chance: random.Random) -> 
 
 
 def check(is_right: bool, what: str) -> None:
-    """Raise WrongTokensError that names `what` unless `is_right`."""
+    """Raise a WrongTokensError that names `what` unless `is_right`."""
     if not is_right:
         raise WrongTokensError(f"{what}: not what was written")
 
@@ -154,7 +154,7 @@ def write(pattern: str, documents: Iterable[Any], exist: Exist) -> None:
 def clean(pattern: str, *, by_command: bool) -> bool:
     """Remove what killed writers left.
 
-    The result is False if a writer is running, or if it has not made a file yet.
+    The result is False if a writer is running, or has not made a file yet.
     """
     if not by_command:
         try:
@@ -248,13 +248,13 @@ def committed(pattern: str, kind: Kind) -> Content | None:
 
 
 class Killed:
-    """A writer in a process of its own.
+    """A writer in a separate process.
 
-    The process writes a byte when it begins, after all imports, and one for each write
-    that returned.
+    The process prints a byte when it begins, after all imports, and one for each write
+    that has returned.
 
     Args:
-        arguments: Of this program, and what makes the process a writer.
+        arguments: Arguments of this program that make the process a writer.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -279,7 +279,7 @@ class Killed:
         return self._process.poll() is None
 
     def kill(self, delay_s: float) -> int:
-        """Kill the process some time after it began; return how many writes returned.
+        """Kill the process after a delay; return how many writes had returned.
 
         A process that ended before the kill must have exit code 0.
         """
@@ -288,7 +288,7 @@ class Killed:
         return self.end()
 
     def end(self) -> int:
-        """Wait for the end; return how many writes returned since `finish_s`."""
+        """Wait for the end; return how many writes returned after `finish_s`."""
         with self._stdout:
             returned = len(self._stdout.read())
         code = self._process.wait()

@@ -3,9 +3,9 @@
 A token takes 6 operations for each parameter: 2 in the forward pass, 4 in the backward
 pass (Kaplan et al., Scaling Laws for Neural Language Models, 2020). MFU is the rate of
 these 6N operations, as a share of the dense bfloat16 peak. Attention scores are counted
-separately: 12 x layers x width x context for a token if every token attends to all
-others, and half of this number for causal attention (Chowdhery et al., PaLM, 2022,
-appendix B).
+separately. A token takes 12 x layers x width x context operations if every token
+attends to all others, and half of this number for causal attention (Chowdhery et al.,
+PaLM, 2022, appendix B).
 
 N counts all parameters. The token table counts once: the logits are a product with this
 table, and reading its rows costs no operations.
@@ -36,14 +36,15 @@ def flops_record(
 
     Args:
         config: Sizes of the decoder.
-        context: Tokens that a sequence predicts.
+        context: Number of tokens that a sequence predicts.
         tokens_per_s: Tokens that one device trains on in a second.
         device_kind: `jax.Device.device_kind`.
         measured_peak: Rate of a large bfloat16 product on this device.
 
     Returns:
-        Parameters, operations of a token, and `mfu` in several conventions; None where
-        the peak is not known. `share_of_product` is `mfu` over the measured peak.
+        Parameters, operations of a token, and `mfu` by several conventions; None if the
+        peak is unknown. `share_of_product` is `mfu` with the measured peak in place of
+        the data sheet's.
     """
     parameters = config.num_parameters
     heads = config.num_heads * config.channels

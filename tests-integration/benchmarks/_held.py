@@ -1,9 +1,9 @@
 """Keeps the pages of files in the page cache while a benchmark runs.
 
 A virtual machine that returns memory to its host may evict pages that no process has
-mapped, even pages that were read recently: on the machine of docs/benchmarks.md, after
-half a minute. A loader then found a warm or a cold corpus, depending on its turn. This
-module maps the files, so their pages stay.
+mapped, even if they were read recently: on the machine of docs/benchmarks.md, after
+half a minute. So a loader would find a warm or a cold corpus, depending on its turn.
+This module maps the files, so their pages stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Held:
         self.release()
 
     def hold(self, folder: Path) -> None:
-        """Bring what lies in a folder into memory, and keep it there."""
+        """Read the files in a folder into memory, and keep them there."""
         for path in folder.rglob("*"):
             if not path.is_file() or not path.stat().st_size:
                 continue
@@ -42,7 +42,7 @@ class Held:
                 pages[start]
 
     def release(self, folder: Path | None = None) -> None:
-        """Let go of what lies, or lay, in a folder; None is of all."""
+        """Release the files of a folder, deleted ones too; None means all folders."""
         for path in list(self._maps):
             if folder is None or path.is_relative_to(folder):
                 self._maps.pop(path).close()

@@ -1,4 +1,4 @@
-"""Mutations of a manifest that change its JSON or text, with a correct checksum.
+"""Mutations of a manifest that change its JSON or text but have a correct checksum.
 
 An attacker could make such manifests. A mutation is a function of the manifest, a
 random generator and the manifests of all samples.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def of_json(manifest: bytes, chance: random.Random, others: list[bytes]) -> bytes:
-    """Change some values, and make the checksum right again."""
+    """Change some values, and correct the checksum."""
     table = json.loads(manifest)
     del table["crc32"]
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
@@ -26,7 +26,7 @@ def of_json(manifest: bytes, chance: random.Random, others: list[bytes]) -> byte
 
 
 def of_text(manifest: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Insert text that is odd or not JSON, and make the checksum right again."""
+    """Insert odd text, or text that is not JSON, and correct the checksum."""
     body = manifest[: manifest.rindex(b',"crc32"')]
     at = chance.choice([n for n in range(1, len(body)) if body[n - 1] in b":,[{"])
     new = chance.choice(SPELLINGS)
@@ -78,7 +78,7 @@ def entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def tables(value: Any) -> list[list[list[Any]]]:
-    """Return the lists of each object that has several of one length, not empty."""
+    """Return, for each object with several lists of one length above 0, these lists."""
     found: list[list[list[Any]]] = []
     for node in nodes(value):
         if not isinstance(node, dict):
@@ -181,7 +181,7 @@ def swap_rows(table: Any, chance: random.Random, _others: list[Any]) -> None:
 
 
 def take_from_other(table: Any, chance: random.Random, others: list[Any]) -> None:
-    """Replace a member by that of another manifest."""
+    """Replace a member by the same member of another manifest."""
     other = chance.choice(others)
     key = chance.choice(list(table))
     if key in other:
@@ -189,7 +189,7 @@ def take_from_other(table: Any, chance: random.Random, others: list[Any]) -> Non
 
 
 def move_tokens(table: Any, chance: random.Random, _others: list[Any]) -> None:
-    """Move some of a count from one entry of a list to another, the sum unchanged."""
+    """Move a part of a count from one entry of a list to another; keep the sum."""
     lists = [
         cast("list[Any]", node)
         for node in nodes(table)

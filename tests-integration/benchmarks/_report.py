@@ -1,4 +1,4 @@
-"""The report of a comparison: where Roxxel is not ahead, and then all figures."""
+"""The report of a comparison: first where Roxxel is not ahead, then all figures."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ KINDS = {adapter.name: adapter.kind for adapter in ADAPTERS}
 MIB = 1 << 20
 
 MOST_MEMORY = 8 * MIB
-"""Private bytes that Roxxel may take beyond a batch, of a corpus in few shards."""
+"""Private bytes that Roxxel may take beyond a batch, if the corpus has few shards."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What must hold between Roxxel and others in one figure.
+    """A goal of Roxxel against others in one figure.
 
     Attributes:
-        name: What the figure is.
+        name: Name of the figure in the report.
         figure: Name of the records.
-        wanted: Labels of the records it is for.
-        others: `"peers"` for the best of them, else the name of an adapter.
+        wanted: Labels of the records to which it applies.
+        others: `"peers"` for the best peer, else the name of an adapter.
         least: Ratio to reach, as in "3 times as good as".
-        lower: Whether less is better.
+        lower: Whether a smaller figure is better.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Target:
 
 
 def targets() -> list[Target]:
-    """Return what Roxxel promises (docs/benchmarks.md)."""
+    """Return Roxxel's goals (docs/benchmarks.md)."""
     warm = {"pages": "warm"}
     found: list[Target] = []
     for shape, to_numpy, to_jax in (
@@ -70,13 +70,13 @@ def targets() -> list[Target]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a target holds for one group of records.
+    """Whether a goal is met for one group of records.
 
     Attributes:
-        target: What must hold.
-        labels: Of the group.
-        other: Whom Roxxel was compared with.
-        ratios: Round by round; more is better for Roxxel.
+        target: The goal.
+        labels: Labels of the group.
+        other: The adapter with which Roxxel was compared.
+        ratios: Ratio of each round; larger is better for Roxxel.
     """
 
     target: Target
@@ -91,12 +91,12 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether the median reaches what was promised."""
+        """Whether the median reaches the goal."""
         return self.ratio >= self.target.least
 
 
 def verdicts(records: list[Record]) -> list[Verdict]:
-    """Return the verdicts on all targets that there are records for."""
+    """Return the verdicts on all goals for which there are records."""
     found: list[Verdict] = []
     for target in targets():
         wanted = target.wanted | {"figure": target.figure}
@@ -116,7 +116,7 @@ def verdicts(records: list[Record]) -> list[Verdict]:
 
 
 def rivals(by_name: dict[str, list[float]], target: Target) -> dict[str, list[float]]:
-    """Return the values of the adapters that a target names.
+    """Return the values of the adapters that a goal names.
 
     A loop over a memory map has no checksums, no index, no check of its file and no
     curriculum. For writing, opening and resuming it is a limit, not a peer.
@@ -142,7 +142,7 @@ def matching(records: Iterable[Record], wanted: Record) -> list[Record]:
 
 
 def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Return records by their labels but the adapter, as the report prints them."""
+    """Return records by their labels except the adapter, as the report prints them."""
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(label(record), []).append(record)
@@ -150,7 +150,7 @@ def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def label(record: Record) -> str:
-    """Return the labels of a record, but the adapter's name, in words."""
+    """Return the labels of a record in words, except the adapter's name."""
     words = [f"{record['mib']:g} MiB of {record['dtype']}"]
     if "shape" in record:
         words.append(record["shape"])
@@ -196,7 +196,7 @@ def markdown(found: Record) -> str:
 
 
 def behind(found: Record, judged: list[Verdict]) -> list[str]:
-    """Return where Roxxel is not ahead, what it missed and what was not run."""
+    """Return where Roxxel is not ahead, which goals it missed, and what did not run."""
     lines = [
         f"- {v.target.name}, {v.labels}: {spread(v.ratios, 1, 2)} of {v.other}, "
         f"the target is {v.target.least:g}."
@@ -265,9 +265,9 @@ def _targets(judged: list[Verdict]) -> list[str]:
 
 
 def _figures(name: str, records: list[Record], scale: float, digits: int) -> list[str]:
-    """Return a table for each corpus and target: a row an adapter, a column a shape.
+    """Return a table for each corpus and target: a row per adapter, a column per shape.
 
-    Figures of writing have one column, for documents have no shape.
+    Figures of writing have one column, because documents have no shape.
     """
     lines: list[str] = []
     parts: dict[str, list[Record]] = {}
@@ -387,7 +387,7 @@ def _scaling(records: list[Record]) -> list[str]:
 
 
 def draw(found: Record, folder: Path) -> None:
-    """Draw throughput as bars against the line of the gather, a picture a target."""
+    """Draw throughput as bars, with a line for the gather: a picture per target."""
     try:
         import matplotlib as mpl
     except ModuleNotFoundError:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def measure(crew: Crew, folder: Path, *, full: bool) -> Iterator[Record]:
-    """Yield the records of all three; small, or 10 TB, 4 processes, 100 sources.
+    """Yield the records of all three: small, or 10 TB, 4 processes and 100 sources.
 
-    Ends at a failure, which the crew notes.
+    It ends at a failure, which the crew records.
     """
     ours = next(adapter for adapter in crew.adapters if adapter.name == OURS)
     try:
@@ -31,7 +31,7 @@ def measure(crew: Crew, folder: Path, *, full: bool) -> Iterator[Record]:
 
 
 def _all(crew: Crew, ours: Adapter, folder: Path, *, full: bool) -> Iterator[Record]:
-    """Yield one record after the other."""
+    """Yield one record after another."""
     shards = [(1, 1024), (100, 1024), (10_000, 1024)] if full else [(1, 1), (20, 1)]
     counts = [1, 2, 5, 20, 100] if full else [1, 3]
     processes = [1, 2, 3, 4] if full else [1, 2]
@@ -47,7 +47,7 @@ def _all(crew: Crew, ours: Adapter, folder: Path, *, full: bool) -> Iterator[Rec
 
 
 def job(sources: list[Record], shape: tuple[int, int]) -> Record:
-    """Return what is asked for."""
+    """Return the answer of a job."""
     return {
         "sources": sources,
         "dtype": "uint16",
@@ -67,7 +67,7 @@ def source(folder: Path, num_tokens: int, weight: float = 1.0) -> Record:
 
 
 def written(folder: Path, num_tokens: int) -> Path:
-    """Write a corpus, if it does not stand."""
+    """Write a corpus, unless it exists."""
     if not folder.exists():
         folder.mkdir()
         tokens = np.random.default_rng(0).integers(1, 50_000, num_tokens, np.uint16)
@@ -78,7 +78,7 @@ def written(folder: Path, num_tokens: int) -> Path:
 def sparse(
     crew: Crew, ours: Adapter, folder: Path, num_shards: int, mib: int
 ) -> Record:
-    """Return what opening, resuming and memory cost with many sparse shards."""
+    """Return the cost of opening and resuming, and memory, with many sparse shards."""
     folder.mkdir()
     format_open.make(folder, num_shards, mib)
     num_tokens = num_shards * mib * 2**19
@@ -110,7 +110,7 @@ def sparse(
 def blend(
     crew: Crew, ours: Adapter, home: Path, num_sources: int, mib: int, seconds: float
 ) -> Record:
-    """Return throughput and resuming of a blend of as many bytes in all."""
+    """Return throughput and resuming of a blend with the same total of bytes."""
     num_tokens = mib * 2**19 // num_sources
     folders = [
         written(home / f"{num_sources}-{n}", num_tokens) for n in range(num_sources)
@@ -138,7 +138,7 @@ def blend(
 def share(
     crew: Crew, ours: Adapter, home: Path, num_processes: int, mib: int, seconds: float
 ) -> Record:
-    """Return the throughput of processes that share the rows of a batch, together."""
+    """Return the joint throughput of processes that share the rows of a batch."""
     num_tokens = mib * 2**19
     folder = written(home / "1-0", num_tokens)
     todo = job([source(folder, num_tokens)], (48, 2049))

@@ -1,15 +1,15 @@
 """Measures one GPU in eight minutes: its peak, attention, `Trainer` and its resumes.
 
-The stages run in order of worth, each in processes of its own and in its own share of
-`--budget-s`. A stage may use the time that earlier stages left. A stage that fails, or
-that takes longer, is a record with the reason, and the next stage begins:
+The stages run in order of usefulness, each in its own processes and in its own share of
+`--budget-s`. A stage may use the time that earlier stages left. If a stage fails or
+takes too long, its record has the reason, and the next stage begins:
 
 - device: peak of a bfloat16 matrix product, bandwidths, versions and flags;
 - attention: every implementation against float32 with a mask: values, gradients,
   speed, the kernels of the compiled program, and whether documents see each other;
-- throughput: 124 million parameters at 1024 tokens, `Trainer` beside a loop written by
-  hand, in turn: tokens/s, MFU, waiting for data, falling loss, the slowest kernels;
-  then other losses and attention with segment masks;
+- throughput: 124 million parameters at 1024 tokens, `Trainer` and a hand-written loop
+  in turn: tokens/s, MFU, waiting for data, falling loss, the slowest kernels; then
+  other losses, and attention with segment masks;
 - resume: losses after kill -9 against those of an unbroken run, bit by bit, with
   XLA's deterministic flags, and what a repeated update costs under them;
 - save: what the first save and a later one cost a running training, how long a digest
@@ -18,7 +18,7 @@ that takes longer, is a record with the reason, and the next stage begins:
 - larger: 360 million parameters by hand;
 - long: two rows of 32 768 tokens by hand.
 
-`--out FOLDER` gets `result.json`, which is replaced whole while the stages run,
+`--out FOLDER` gets `result.json`, which is replaced atomically while the stages run,
 `stages.log`, and the compiled step of the stage throughput. The exit code is 1 if any
 stage failed. `--dry` runs every stage at a tiny size, on a CPU. Without a package
 index, install what `tests-integration/tools/wheels.py` has collected.
@@ -50,7 +50,7 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 KILLED = -signal.SIGKILL
 POLL_S = 0.2
 GRACE_S = 10.0
-"""Time after the budget in which the program ends, whatever happens."""
+"""Time after the budget at which the program ends in any case."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Stage:
     Attributes:
         name: Name in the result.
         share: Part of the budget.
-        parts: Functions of `_accelerator_stages.py`, each run in a process of its own.
+        parts: Functions of `_accelerator_stages.py`; each runs in its own process.
         flags: Further flags for XLA.
-        least_s: Time without which the stage does not begin.
+        least_s: Minimum time that must be left for the stage to begin.
     """
 
     name: str
@@ -89,7 +89,7 @@ KILLED_PARTS = {"run_and_kill"}
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does.
+    """The job of one process.
 
     Attributes:
         part: Function of `_accelerator_stages.py`.
@@ -99,7 +99,7 @@ class Job:
         flags: Further flags for XLA.
         found: Records of earlier stages by name, and `part` for earlier parts.
         deadline: `time.time()` at which the process is killed.
-        fault: `"fail"` raises at the start, `"hang"` waits forever there.
+        fault: `"fail"` raises an error at the start, `"hang"` waits forever there.
     """
 
     part: str
@@ -113,7 +113,7 @@ class Job:
 
     @property
     def record(self) -> Path:
-        """File of the fields, replaced whole."""
+        """File of the fields, replaced atomically."""
         return self.folder / f"{self.part}.json"
 
     def save(self, fields: Record) -> None:
@@ -272,7 +272,9 @@ class Program:
             )
 
     def _merge(self, job: Job, record: Record, seen: int) -> int:
-        """Take over what the process has written since `seen`; return the newest."""
+        """Copy the fields that the process has written since `seen`; return their
+        time.
+        """
         if not job.record.exists():
             return seen
         changed = job.record.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Reads a corpus from a server that fails at random: the right tokens, or one error.
+"""Reads a corpus from a server that fails at random: right tokens, or one error.
 
 Each run opens a corpus in a bucket whose server fails at a random rate, in some of
 these ways: it responds with 503, truncates bodies, resets or ignores a request, sends
@@ -9,8 +9,8 @@ reads windows, documents and spans. A run passes with one of these results:
 - `refused`: a read raised BucketError or ShardError within the time limit, the message
   begins with a URL of the corpus, and all earlier reads were right.
 
-Reads verify blocks, because only checksums detect wrong bytes. At the end, no thread
-that fetches may be left. A failure prints the seed of its run.
+Reads verify blocks, because only checksums detect wrong bytes. At the end, no fetching
+thread may be left. A failure prints the seed of its run.
 
     python tests-integration/benchmarks/bucket_faults.py                # 100 runs
     python tests-integration/benchmarks/bucket_faults.py --runs 2000    # the campaign
@@ -38,7 +38,7 @@ KINDS = ("503", "cut", "reset", "hang", "wrong", "longer", "whole", "replaced")
 RATES = (0.01, 0.1, 0.3, 1.0)
 TIMEOUT_S = 0.5
 MOST_S = 20.0
-"""A read waits for one request after the other, but a hint fails in the background."""
+"""A read waits for one request after another, but a hint fails in the background."""
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def write(folder: Path, seed: int) -> None:
 
 
 def put(source: Path, data: Path) -> None:
-    """Put all objects of a corpus; unchanged ones stay."""
+    """Upload all objects of a corpus; unchanged ones stay."""
     for path in source.iterdir():
         there = data / path.name
         if not there.exists() or there.read_bytes() != path.read_bytes():

@@ -52,7 +52,7 @@ UNBROKEN, KILLED = "unbroken", "killed"
 LATENCY_S = 0.005
 LONGEST_DELAY_S = 0.05
 GUARD_S = 600.0
-"""Longest wait for processes that end by themselves."""
+"""Longest wait, in seconds, for processes that end by themselves."""
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def write_corpus(folder: Path) -> None:
 
 @dataclass
 class Campaign:
-    """The unbroken run, the killed one, and what has happened.
+    """The unbroken run, the killed run, and a record of events.
 
     Attributes:
         home: Folder of the bucket and of all machines.
@@ -157,7 +157,7 @@ class Campaign:
         self.counts["checkpoints equal"] = len(steps)
 
     def committed(self, name: str) -> set[int]:
-        """Return the steps that the bucket holds, as a person sees them there."""
+        """Return the steps in the bucket, as `roxxel-ckpt` shows them."""
         path = self.home / "bucket/data" / name / "checkpoints/manifest.json"
         if not path.exists():
             return set()
@@ -219,7 +219,7 @@ class Program:
             process.communicate()
 
     def wait(self) -> int:
-        """Wait for success; return how often the bucket has changed."""
+        """Wait until the program succeeds; return how often the bucket has changed."""
         while self._is_running(range(len(self._processes))):
             self._pause()
         codes = [process.returncode for process in self._processes]
@@ -229,9 +229,9 @@ class Program:
     def kill(
         self, num_changes: float, delay_s: float, victims: list[int] | None
     ) -> str:
-        """Kill processes, all if None, and return what happened.
+        """Kill processes (None: all), and return what happened.
 
-        The moment is `delay_s` after so many changes of the bucket.
+        The moment is `delay_s` after a number of changes of the bucket.
         """
         chosen = range(len(self._processes)) if victims is None else victims
         while self._num_changes() < num_changes and self._is_running(chosen):
@@ -277,7 +277,7 @@ class Program:
 
 
 def environment(home: Path, machine: int, index: int) -> dict[str, str]:
-    """Return the settings of one process of a machine, which shares no folder."""
+    """Return the settings of one process of a machine, with its own folders."""
     own = home / f"machine-{machine}" / str(index)
     (own / "tmp").mkdir(parents=True, exist_ok=True)
     return {

@@ -14,8 +14,9 @@ and then from 90 % of the run, with an empty cache each time. For each, the repo
 at first; its third row begins with the whole corpus in the cache.
 
 `disk` is Roxxel reading from a disk, without the server. For `ready`, all batches are
-on the device before the loop begins. Its waiting time is what the loop counts without
-any wait: after each pause, the interpreter needs some time to take a batch.
+on the device before the loop begins. Its waiting time is what the loop counts even
+without any wait, because after each pause the interpreter needs some time to take a
+batch.
 
 Server and loader share the cores of this machine, so the figures include the CPU time
 of the server.

@@ -1,10 +1,10 @@
-"""Measures requests, CPU and threads of rows from a bucket, against bare obstore.
+"""Measures requests, CPU and threads of reads from a bucket, against bare obstore.
 
-A server on this machine responds to every request after `--latency-ms`. Each reader, a
-program of its own, reads `--rows` windows of 1025 tokens and keeps `--ahead` of them
-requested: `roxxel` by `will_need` and `read`; `bare` by `obstore.get` on threads;
-`async` by `obstore.get_async` from one thread. `threads` is the most that the program
-had, those of obstore included (on Linux; elsewhere those of Python).
+A server on this machine responds to every request after `--latency-ms`. Each reader is
+a separate program. It reads `--rows` windows of 1025 tokens and prefetches `--ahead` of
+them: `roxxel` by `will_need` and `read`; `bare` by `obstore.get` on threads; `async` by
+`obstore.get_async` from one thread. `threads` is the maximum that the program had,
+including obstore's (on Linux; elsewhere only Python's).
 
     python tests-integration/benchmarks/bucket_requests.py                # a quick look
     python tests-integration/benchmarks/bucket_requests.py --rows 4000 --rounds 3
@@ -180,7 +180,7 @@ def shard_name() -> str:
 
 
 def place(shard: str, row: int) -> dict[str, Any]:
-    """Return the shard and the bytes of a row, as obstore takes them."""
+    """Return the shard and the byte range of a row, as arguments of obstore."""
     start = HEAD_BYTES + 2 * LENGTH * row
     return {"path": shard, "options": {"range": (start, start + 2 * LENGTH)}}
 

@@ -2,8 +2,8 @@
 
 A server on this machine stands for the bucket. Each fake host opens a corpus of
 `SHARDS` shards and reads its rows of step 0, with segment ids, as a process of a run
-does. Every host reads the manifest whole, and of the shards only what its rows need, so
-the bytes of the manifest are what grows with the number of hosts.
+does. Every host reads the whole manifest, but only those parts of the shards that its
+rows need. So with more hosts, only the bytes of the manifest grow.
 
     python tests-integration/benchmarks/bucket_start.py
     python tests-integration/benchmarks/bucket_start.py --hosts 1 8
@@ -36,7 +36,7 @@ SEQ_LEN = 1025
 
 @dataclass(frozen=True)
 class Reads:
-    """What a number of hosts have read from the bucket, all together."""
+    """What a number of hosts have read from the bucket in total."""
 
     hosts: int
     requests: int

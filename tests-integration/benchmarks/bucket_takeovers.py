@@ -4,7 +4,7 @@ Programs are suspended, cut off for good, and started between any two requests. 
 requests lose their answer, and some take effect only later. After every request
 
 - every step that the manifest lists is whole;
-- no step that was saved with success has disappeared, and none is taken for damaged.
+- no successfully saved step has disappeared, and none counts as damaged.
 
 At the end, a last program continues from the newest step, and nothing is left that the
 manifest does not list. A failure prints the seed of its schedule.

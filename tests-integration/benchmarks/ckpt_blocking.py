@@ -32,7 +32,7 @@ LEAVES = 16
 
 
 def state_of(num_bytes: int) -> nnx.Dict[Any]:
-    """Return random float32 leaves of about this many bytes together."""
+    """Return random float32 leaves with about this many bytes in total."""
     keys = jax.random.split(jax.random.key(0), LEAVES)
     size = max(1, num_bytes // 4 // LEAVES)
     leaves = {f"leaf{i}": jax.random.normal(key, (size,)) for i, key in enumerate(keys)}
@@ -41,7 +41,7 @@ def state_of(num_bytes: int) -> nnx.Dict[Any]:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 where it is not known."""
+    """Return the resident memory of this process; 0 if it is unknown."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:

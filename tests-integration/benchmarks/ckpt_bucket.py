@@ -1,4 +1,4 @@
-"""Measures saves and restores of a checkpoint in a bucket, against those on a disk.
+"""Measures saves and restores of a checkpoint in a bucket, against the same on a disk.
 
 The server runs on this machine, so the figures include its CPU time. For a disk, a
 bucket, and a bucket that responds after `--latency-ms`, the report says:
@@ -33,7 +33,7 @@ from buckets import running_bucket, set_faults, stats
 
 
 def state_of(num_bytes: int, num_arrays: int) -> nnx.Dict[Any]:
-    """Return random float32 arrays of about this many bytes together."""
+    """Return random float32 arrays with about this many bytes in total."""
     keys = jax.random.split(jax.random.key(0), num_arrays)
     size = max(1, num_bytes // 4 // num_arrays)
     arrays = {f"a{i}": jax.random.normal(key, (size,)) for i, key in enumerate(keys)}

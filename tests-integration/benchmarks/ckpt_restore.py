@@ -2,8 +2,8 @@
 
 A state in the shapes of GPT-2 (124 million parameters) with Adam's moments is saved by
 Orbax (its defaults, no digests) and by `Checkpointer`. Each restore runs in a fresh
-process, in two ways: into shapes on a device, and into arrays that no device is chosen
-for. The peak is the resident memory beyond the result. The goal is at most 0.5 GB.
+process, in two ways: into shapes on a device, and into uncommitted arrays. The peak is
+the resident memory beyond the result. The goal is at most 0.5 GB.
 
     python tests-integration/benchmarks/ckpt_restore.py --layers 12
 """
@@ -59,7 +59,7 @@ def state_of(layers: int, width: int) -> dict[str, jax.Array]:
 
 
 def restore(folder: Path, way: str, kind: str, layers: int, width: int) -> None:
-    """Restore in this process, and print what it took as JSON."""
+    """Restore in this process, and print its cost as JSON."""
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     sharding = device if kind == "device" else None
     like: Any = {
@@ -87,7 +87,7 @@ def restore(folder: Path, way: str, kind: str, layers: int, width: int) -> None:
 
 
 def resident(field: str) -> int:
-    """Return a number of bytes of this process."""
+    """Return a memory figure of this process, in bytes."""
     found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024

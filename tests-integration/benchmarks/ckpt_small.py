@@ -2,7 +2,7 @@
 
 A state has `--leaves` leaves of 1 KiB. One round saves and restores it with Orbax's
 `AsyncCheckpointer` (with its defaults: OCDBT, no digests) and with `Checkpointer`. The
-goal is at most the CPU time of Orbax, in both.
+goal is at most Orbax's CPU time, in saves and in restores.
 
     python tests-integration/benchmarks/ckpt_small.py --leaves 5000
 """
@@ -33,13 +33,13 @@ LEAF_VALUES = 256
 
 
 class Times:
-    """Seconds of an act, in all rounds: blocked, until its end, and of the CPU."""
+    """Seconds of an act, in all rounds: blocked, until its end, and CPU time."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[float, float, float]] = []
 
     def measure(self, act: Callable[[], Any], wait: Callable[[], Any] = list) -> Any:
-        """Act and wait, and return what the act returned."""
+        """Act and wait; return the result of the act."""
         cpu, began = time.process_time(), time.perf_counter()
         result = act()
         blocked = time.perf_counter() - began
@@ -50,7 +50,7 @@ class Times:
 
     @property
     def medians(self) -> tuple[float, float, float]:
-        """Blocked, until the end, CPU."""
+        """Seconds blocked, until the end, and of the CPU."""
         blocked, ended, cpu = map(statistics.median, zip(*self.rows, strict=True))
         return blocked, ended, cpu
 

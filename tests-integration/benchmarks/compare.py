@@ -1,11 +1,11 @@
 """Compares Roxxel with other loaders and with the limits of the machine, in one run.
 
-Every loader does the same work. It writes documents of log-normal length, which is
-timed once for each corpus, in the form that it reads best. Then it reads int32 batches
+Every loader does the same work. First it writes documents of log-normal length, in the
+form that it reads best; this is timed once for each corpus. Then it reads int32 batches
 of shuffled samples, as numpy arrays or as jax.Array, and the batches are checked. The
 loaders run in turn, round after round, so that a change of the machine's speed affects
-all of them; a ratio compares figures of one round. The defaults are small; the figures
-of record come from:
+all of them; a ratio compares figures of one round. The defaults are small; the
+published figures come from:
 
     compare.py --mib 64 --rounds 5 --seconds 0.5
     compare.py --mib 1024 --dtypes uint16 --rounds 5 --seconds 1 --scale full
@@ -60,7 +60,7 @@ class Setting:
         dtype: Stored type of a token.
         num_tokens: Tokens of the corpus.
         shape: Sequences of a batch, and tokens of a sequence.
-        home: Folder of the flat file, and of a corpus of each script.
+        home: Folder of the flat file, and of each script's corpus.
     """
 
     mib: float
@@ -75,11 +75,11 @@ class Setting:
         return self.num_tokens // self.shape[1] // self.shape[0] * 9 // 10
 
     def corpus_labels(self) -> Record:
-        """Return what a figure of the corpus, in whatever shape, is a figure of."""
+        """Return the labels of a figure of the corpus, for any shape."""
         return {"mib": self.mib, "dtype": self.dtype}
 
     def labels(self) -> Record:
-        """Return what a figure is a figure of."""
+        """Return the labels of a figure."""
         return self.corpus_labels() | {"shape": "x".join(map(str, self.shape))}
 
     def source(self, adapter: Adapter) -> Record:
@@ -92,7 +92,7 @@ class Setting:
         }
 
     def blend(self, adapter: Adapter) -> list[Record]:
-        """Return two corpora, of the same content, and their shares."""
+        """Return two corpora of the same content, and their shares."""
         again = self.home / f"{adapter.script}-again"
         if not again.is_symlink():
             again.symlink_to(self.home / adapter.script)
@@ -100,7 +100,7 @@ class Setting:
         return [first | {"weight": 0.7}, first | {"weight": 0.3, "folder": str(again)}]
 
     def job(self, adapter: Adapter, **more: Any) -> Record:
-        """Return what an adapter is asked to deliver."""
+        """Return the job of an adapter."""
         return {
             "sources": [self.source(adapter)],
             "dtype": self.dtype,
@@ -114,18 +114,18 @@ class Setting:
 def rounds(
     crew: Crew, adapters: list[Adapter], labels: Record, ask: Ask, num_rounds: int
 ) -> list[Record]:
-    """Ask all in turn, round after round.
+    """Measure all in turn, round after round.
 
     Args:
         crew: The processes.
-        adapters: Whom to ask.
-        labels: What the figures are of.
+        adapters: The adapters to measure.
+        labels: Labels of the figures.
         ask: Returns figures by name.
-        num_rounds: Rounds; the order is turned round in every second one.
+        num_rounds: Number of rounds; every second one has the reverse order.
 
     Returns:
-        A record for each adapter and figure, with a value for each round; of who fails
-        in one, those of the rounds before it.
+        A record for each adapter and figure, with a value for each round. If an adapter
+        fails in a round, its records have only the rounds before.
     """
     found: dict[tuple[str, str], list[float]] = {}
     # Ratios are of values of one round: none may follow a round that has none.
@@ -153,7 +153,7 @@ def rounds(
 def compare(
     crew: Crew, setting: Setting, options: argparse.Namespace, held: Held
 ) -> list[Record]:
-    """Let all write one corpus for one shape; measure how it is opened and read."""
+    """Let all adapters write one corpus for one shape; measure opening and reading."""
     labels = setting.labels()
     loaders = [adapter for adapter in crew.adapters if adapter.kind != "limit"]
 
@@ -215,17 +215,18 @@ def compare(
 def measured(
     crew: Crew, adapter: Adapter, job: Record, seconds: float, *, cold: bool
 ) -> Record:
-    """Let an adapter draw batches; cold pages, and the gather to JAX, in a new process.
+    """Let an adapter draw batches, from cold pages in a new process.
 
     Args:
         crew: The processes.
         adapter: Who draws.
-        job: What it draws.
-        seconds: How long, opening not counted.
-        cold: Whether pages are to be out of memory.
+        job: The batches to draw.
+        seconds: For how long, without opening.
+        cold: Whether to evict the pages from memory first.
 
     Returns:
-        `first_s` to the first batch, and `seconds` and `tokens` of those after it.
+        `first_s` to the first batch, and `seconds` and `tokens` of the batches after
+        it.
     """
     todo: Record = {"job": job, "seconds": seconds, "cold": cold}
     # A process that had cold pages mapped before would have kept them in memory. And
@@ -238,7 +239,7 @@ def measured(
 
 
 def writing(crew: Crew, setting: Setting, num_rounds: int) -> list[Record]:
-    """Measure how fast documents are written, the same ones by all."""
+    """Measure how fast documents are written; all adapters write the same ones."""
 
     def write(adapter: Adapter, number: int) -> dict[str, float]:
         del number
@@ -258,23 +259,25 @@ def writing(crew: Crew, setting: Setting, num_rounds: int) -> list[Record]:
 
 
 def writers(crew: Crew) -> list[Adapter]:
-    """Return an adapter of each script that writes a corpus of its own."""
+    """Return an adapter of each script that writes its own corpus."""
     return list({a.script: a for a in crew.adapters if crew.writes(a)}.values())
 
 
 def write_corpus(
     crew: Crew, setting: Setting, adapter: Adapter, seq_len: int | None
 ) -> Record:
-    """Let an adapter write its corpus, in place of one that stands.
+    """Let an adapter write its corpus, and replace an existing one.
 
     Args:
         crew: The processes.
-        setting: What is written.
+        setting: The corpus to write.
         adapter: Who writes.
-        seq_len: Tokens of the samples to be read; None where only writing counts.
+        seq_len: Tokens of the samples that will be read; None if only writing is
+            measured.
 
     Returns:
-        `seconds` to write, `synced_seconds` with the sync, `bytes` on disk, `tokens`.
+        `seconds` to write, `synced_seconds` with the sync, `bytes` on disk, and
+        `tokens`.
     """
     folder = setting.home / adapter.script
     shutil.rmtree(folder, ignore_errors=True)
@@ -290,7 +293,7 @@ def write_corpus(
 
 
 def check(crew: Crew, home: Path) -> list[Record]:
-    """Find out what is true of the batches of every adapter but the limits."""
+    """Check the batches of every adapter except the limits."""
     settings: list[Setting] = []
     for number in range(2):
         folder = home / str(number)
@@ -347,7 +350,7 @@ def write_ends(folder: Path, num_tokens: int) -> None:
 
 
 def machine() -> Record:
-    """Return what the figures are figures of."""
+    """Return the labels of the figures."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": platform.machine(),

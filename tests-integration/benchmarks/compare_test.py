@@ -83,7 +83,7 @@ for line in sys.stdin:
 
 
 def who_fails(path: Path, when: str) -> Path:
-    """Write an interpreter that runs a peer, and ends when it is asked for a job."""
+    """Write an interpreter that runs a peer, and that ends at its first job."""
     path.write_text(FAILS.format(python=sys.executable, when=when))
     path.chmod(0o755)
     return path
@@ -217,7 +217,7 @@ class Job:
 
 
 def epoch(job: Job, limit: int) -> list[np.ndarray]:
-    """Return what a loader without fault delivers."""
+    """Return the batches of a correct loader."""
     rows = np.random.default_rng(0).permutation(1024 // 8)[:, None] * 8 + np.arange(8)
     batches = rows.astype(np.int32).reshape(-1, 4, 8)[job.start : limit]
     share = 4 // job.process_count

@@ -1,12 +1,13 @@
 """Measures what N processes cost process 0 while they train, and while they agree.
 
-One real coordination service of JAX runs in a process with the watcher and the
-agreement of a run. Other programs act as the N - 1 other processes, eighty each: every
-process has its own request for news, its signs of life, JAX's heartbeats and its votes.
-"cores" is the CPU time of the service's process over the wall time, "s to act" the time
-from a request to save until every process knows the step. An agreement is three
-requests a process: its vote, and a new wait for news after the call and after the
-decision. A model for more processes stands below.
+One real coordination service of JAX runs in a process, with the watcher and the
+agreement of a run. Other programs act as the N - 1 other processes, eighty in each
+program. Each of these processes sends its own requests for news, signs of life,
+heartbeats of JAX, and votes. "cores" is the CPU time of the service's process over the
+wall time, "s to act" the time from a request to save until every process knows the
+step. An agreement costs three requests per process: a vote, and a new wait for news
+after the call and after the decision. Below the table, figures for more processes are
+extrapolated.
 
     python tests-integration/benchmarks/coordination.py
     python tests-integration/benchmarks/coordination.py --processes 16 256
@@ -82,12 +83,12 @@ def shares(count: int) -> list[range]:
 
 
 def unreported(text: str, *, for_first: bool = False) -> None:
-    """Take the reports of a run that has no log."""
+    """Discard the reports of a run that has no log."""
     del text, for_first
 
 
 def serve(port: int, count: int, idle_s: float) -> None:
-    """Be process 0: train, agree, and print the cost."""
+    """Act as process 0: train, agree, and print the cost."""
     jax.distributed.initialize(f"127.0.0.1:{port}", 1 + len(shares(count)), 0)
     found = coordination_service()
     assert found is not None
@@ -128,7 +129,7 @@ def serve(port: int, count: int, idle_s: float) -> None:
 
 
 class Others:
-    """Some of the other processes, in one program."""
+    """Acts as some of the other processes, in one program."""
 
     def __init__(self, port: int, number: int, share: range, count: int) -> None:
         # JAX has no public function that makes a client.
@@ -161,7 +162,7 @@ class Others:
                     service.set(f"acted/{values[1]}/{self.start}", None)
 
     def sign(self, every_s: float) -> None:
-        """Publish the signs of life of all processes, at the times of the clock."""
+        """Publish the signs of life of all processes, all at the same moments."""
         for number in itertools.count():
             time.sleep(every_s - time.time() % every_s)
             for service in self.services:
@@ -169,14 +170,14 @@ class Others:
                 service.set(key, [number, 1, None, 0.0, [], [1]], overwrite=True)
 
     def beat(self) -> None:
-        """Send a request in the place of each heartbeat of JAX, evenly in time."""
+        """Send a request in place of each heartbeat of JAX, evenly in time."""
         for service in itertools.cycle(self.services):
             time.sleep(HEARTBEAT_S / len(self.services))
             service.set(f"beat/{service.process_index}", None, overwrite=True)
 
 
 def act(port: int, count: int) -> None:
-    """Be all other processes, in as many programs as the connections need."""
+    """Act as all other processes, in as many programs as the connections need."""
     numbered = list(enumerate(shares(count)))
     # Nothing of JAX runs yet, so the programs can be forked.
     number, share = next((each for each in numbered[1:] if not os.fork()), numbered[0])

@@ -1,14 +1,14 @@
-"""Measures `batch(step)` against the bare `read` of the same windows, and its parts.
+"""Measures `batch(step)` and its parts, against a bare `read` of the same windows.
 
 The bare read is the least work that a batch needs: the windows are known in advance,
 and one `read` of each source fills part of an int32 array. Both are timed in turn, over
-stretches of consecutive steps. A stretch is a whole block of computed positions, so the
-time of `batch` includes all index arithmetic. The ratio is the median over the
-stretches. Times are CPU times, so other work on the machine does not count.
+groups of consecutive steps. A group is a whole block of computed positions, so the time
+of `batch` includes all index arithmetic. The ratio is the median over the groups. Times
+are CPU times, so other work on the machine does not count.
 
-Then the same tokens in one source, in five and in 200, in turn: what a batch costs with
-more sources, and with the fields that depend on documents. Of these the least time over
-the rounds counts, because all of them grow alike beside other work.
+Then it measures the same tokens in one source, in five and in 200, in turn: the cost of
+a batch with more sources, and with the fields that depend on documents. Here the least
+time over the rounds counts, because other work on the machine slows all of them alike.
 
     python tests-integration/benchmarks/curriculum_batch.py [--mib 64] [--rounds 15]
 """
@@ -115,7 +115,7 @@ def split(
 
 
 def field_us(sampler: Sampler, steps: range) -> float:
-    """Return microseconds a step of batches whose windows are known."""
+    """Return microseconds per step of batches whose windows are known."""
     for step in steps:
         sampler.windows(step)
     started = time.thread_time()
@@ -171,7 +171,7 @@ def weights_of(corpora: dict[str, Roxxel]) -> dict[str, float]:
 
 
 def bare_us(sampler: Sampler, readers: list[Roxxel], steps: range) -> float:
-    """Return microseconds a step of reading known windows."""
+    """Return microseconds per step of reading known windows."""
     shape = sampler.shape(steps.start)
     groups: list[list[Group]] = []
     for step in steps:
@@ -201,7 +201,7 @@ def gather(group: list[Group], shape: tuple[int, int]) -> npt.NDArray[Any]:
 
 
 def batch_us(curriculum: Curriculum, steps: range) -> float:
-    """Return microseconds a step of a fresh sampler's batches."""
+    """Return microseconds per step of a fresh sampler's batches."""
     sampler = curriculum.sampler(1)
     if steps.start:
         sampler.windows(steps.start - 1)  # the step before, as in a run

@@ -1,4 +1,4 @@
-"""Measures the index arithmetic of a step, for small and for huge sources.
+"""Measures the index arithmetic of a step, for small sources and for huge ones.
 
 A step has 64 rows from 5 sources; no token is read. The program measures consecutive
 steps (a few thousand, in whole blocks of positions) and a single cold step, in turn for
@@ -55,7 +55,7 @@ def sampler_of(num_tokens: int) -> Sampler:
 
 
 def compare_sizes(steps: int, rounds: int) -> None:
-    """Print microseconds a step for each size, measured in turn."""
+    """Print microseconds per step for each size, measured in turn."""
     consecutive: dict[int, list[float]] = {size: [] for size in SIZES}
     cold: dict[int, list[float]] = {size: [] for size in SIZES}
     for number in range(rounds):
@@ -122,7 +122,7 @@ def declare_and_plan(rounds: int, sizes: Iterable[tuple[int, int]] = PLANS) -> N
 
 
 def memory() -> None:
-    """Print what a sampler in use holds, for each size."""
+    """Print the memory of a sampler in use, for each size."""
     for size in SIZES:
         tracemalloc.start()
         sampler = sampler_of(size)

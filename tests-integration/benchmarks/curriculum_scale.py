@@ -1,10 +1,10 @@
 """Measures the order of the largest runs that we know of, and prints it as a table.
 
-200 sources of together 2 x 10^13 tokens, 20 phases, batches of 8 192 x 4 097 tokens and
-1 024 hosts, on one processor: what it takes to declare and plan the run, to find and
-assemble a host's rows of any step, and to resume. No host computes more if the run has
-more of them. Tokens are computed from their positions, so no disk is measured. Each
-corpus of which the files are counted has 8 shards.
+The run has 200 sources with 2 x 10^13 tokens in total, 20 phases, batches of 8 192 x 4
+097 tokens, and 1 024 hosts. One processor measures the time to declare and plan the
+run, to find and assemble a host's rows of any step, and to resume. A host does not
+compute more if the run has more hosts. Tokens are computed from their positions, so no
+disk is measured. In the count of opened files, each corpus has 8 shards.
 
     python tests-integration/benchmarks/curriculum_scale.py [--rounds 50]
 """
@@ -43,7 +43,7 @@ SHARDS = 8
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is; its tokens are those that all sources hold together."""
+    """The size of a run; its tokens are the tokens of all sources in total."""
 
     sources: int = 200
     phases: int = 20
@@ -78,7 +78,7 @@ def table(size: Size, rounds: int, folder: Path) -> str:
 
 
 def figures(size: Size, rounds: int, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield what was measured, and the figure; times are those of one processor."""
+    """Yield what was measured, and the figure; times are CPU times of one processor."""
     readers = {
         f"s{index}": PositionReader(
             size.tokens // size.sources, f"s{index}", document_tokens=DOCUMENT
@@ -147,7 +147,7 @@ def phases(size: Size, others: list[str]) -> list[Phase]:
 
 
 def timed(act: Callable[[], Result]) -> tuple[Result, float]:
-    """Return a result, and the seconds of CPU that it took."""
+    """Return a result, and its CPU time in seconds."""
     started = time.thread_time()
     result = act()
     return result, time.thread_time() - started
@@ -159,7 +159,7 @@ def spread_ms(results: list[tuple[Result, float]]) -> str:
 
 
 def opened(sources: int, folder: Path) -> str:
-    """Return how many files of each corpus are opened until a run is planned."""
+    """Return how many files of each corpus planning a run opens."""
     patterns = [folder / f"s{index}_*.rox" for index in range(sources)]
     tokens = np.arange(8000, dtype=np.uint16)
     for pattern in patterns:

@@ -58,7 +58,7 @@ def write_sparse(folder: Path, num_shards: int, num_tokens: int) -> str:
 
 
 def compare(pattern: str, rounds: int) -> None:
-    """Print both times, their difference, and the memory one takes."""
+    """Print both times, their difference, and the memory that a measurement takes."""
     with Roxxel(pattern) as corpus:
         steps = corpus.num_tokens // 1025 // 16 * 99 // 100
         print(f"{corpus.num_tokens:.2e} tokens in {corpus.num_shards} shards")
@@ -89,7 +89,7 @@ def compare(pattern: str, rounds: int) -> None:
 
 
 def first_batch_ms(pattern: str, steps: int, step: int) -> float:
-    """Return milliseconds from nothing to a batch."""
+    """Return milliseconds from opening the corpus to a batch."""
     started = time.perf_counter()
     with Roxxel(pattern) as corpus:
         curriculum = Curriculum(corpus, [Phase(steps, 16, 1025)], longest=32769)

@@ -1,10 +1,10 @@
 """Measures how soon all processes end after an accident in the last of them.
 
 Each row is a program of several real processes. The time is measured from the accident
-to the end of the last process; after a failure the limit is 10 s. A process that
-stands is killed once all others have ended. "reason" is the number of processes, of
-those that can speak, whose standard error names the reason shown. If the run had begun,
-`system.log` must name it too.
+to the end of the last process; after a failure the limit is 10 s. A stopped process is
+killed once all others have ended. "reason" counts the processes whose standard error
+names the reason, among those that can still print. If the run had begun, `system.log`
+must name it too.
 
     python tests-integration/benchmarks/endings.py
     python tests-integration/benchmarks/endings.py save --processes 4 --mib 400
@@ -79,9 +79,9 @@ class Ending:
     Attributes:
         seconds: From the accident to the end of the last process.
         codes: Exit code of each process.
-        reason: Why the run ended, as the first text that names it says.
-        named: Processes whose standard error names the reason.
-        expected: Processes that should.
+        reason: Why the run ended, from the first text that names it. named: Number of
+            processes whose standard error names the reason. expected: Number of
+            processes that should name it.
         is_logged: Whether `system.log` names the reason.
     """
 
@@ -172,7 +172,7 @@ def ending(data: Path, run: Path, count: int, words: Sequence[str]) -> Ending:
 
 
 def reason_in(text: str) -> str | None:
-    """Return why a run ended, or who was slow; None if the text does not say it."""
+    """Return why a run ended, or which process was slow; None if not in the text."""
     for pattern in REASONS:
         if found := re.search(pattern, text):
             return found[1]
@@ -181,7 +181,7 @@ def reason_in(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that has ended: what it said, its exit code, and when."""
+    """A process that has ended: its output, its exit code, and the time of its end."""
 
     said: str
     code: int
@@ -189,7 +189,7 @@ class Ended:
 
     @property
     def is_killed(self) -> bool:
-        """Whether the process was killed, and could not speak."""
+        """Whether the process was killed, so that it could not print a reason."""
         return self.code == -signal.SIGKILL
 
 
@@ -200,7 +200,7 @@ def train(
     arguments: Sequence[str],
     standing: int | None = None,
 ) -> list[Ended]:
-    """Train in `count` processes; kill the process `standing` after all others."""
+    """Train in `count` processes; kill the stopped process `standing` last."""
     others_ended = threading.Barrier(count)
     with held_port() as port, ThreadPoolExecutor(count) as pool:
         shared = {

@@ -7,8 +7,8 @@ processes are killed by SIGKILL at random moments; they start again with the app
 after the last one in their journal. At the end, the corpus has every finished append
 exactly once, in one piece and in order. An unfinished append is complete or absent.
 
-First prints the CPU time of an append to a corpus of few versions, of many, and of many
-that were compacted.
+First the program prints the CPU time of an append to a corpus with few versions, with
+many, and with many after a compaction.
 
     python tests-integration/benchmarks/format_append.py                # small
     python tests-integration/benchmarks/format_append.py --versions 1000
@@ -124,7 +124,7 @@ def journal(pattern: str, process: int) -> Path:
 
 
 def noted(pattern: str, process: int) -> dict[str, set[int]]:
-    """Return the appends that a process tried, and those that were done."""
+    """Return the appends that a process tried, and the finished ones."""
     found: dict[str, set[int]] = {TRIED: set(), DONE: set()}
     path = journal(pattern, process)
     for line in path.read_text(encoding="ascii").splitlines():
@@ -168,7 +168,7 @@ def run(num_appends: int, num_processes: int, num_kills: int, seed: int) -> None
 def append_with_kills(
     pattern: str, process: int, num_appends: int, delays_s: list[float]
 ) -> int:
-    """Run one process until all its appends were tried; return how often it died."""
+    """Run one process until it has tried all its appends; return how often it died."""
     first, killed = 0, 0
     for delay_s in [*delays_s, None]:
         writer = Killed(
@@ -190,7 +190,7 @@ def append_with_kills(
 
 
 def check(pattern: str, num_processes: int) -> collections.Counter[str]:
-    """Check that the corpus has every append that is done, once and in one piece."""
+    """Check that the corpus has every finished append, once and in one piece."""
     with Roxxel(pattern, check="blocks") as corpus:
         assert corpus.verify().ok
         groups = [
@@ -223,7 +223,7 @@ def check(pattern: str, num_processes: int) -> collections.Counter[str]:
 
 
 def process_and_number(document: npt.NDArray[Any]) -> tuple[int, int]:
-    """Return which append a document belongs to."""
+    """Return the append to which a document belongs."""
     return int(document[0]), int(document[1])
 
 

@@ -67,7 +67,7 @@ def run(num_writes: int, seed: int) -> None:
 
 
 def trial(folder: Path, name: str, chance: random.Random) -> collections.Counter[str]:
-    """Clean beside one write, check it, and return the count of each outcome."""
+    """Clean during one write, check it, and return the count of each outcome."""
     kind = _campaign.KINDS[name]
     pattern = kind.prepare(folder)
     found: collections.Counter[str] = collections.Counter()

@@ -3,8 +3,8 @@
 The program closes the maps of a corpus on a disk and evicts its pages; `mincore` must
 then find almost no page in memory. It reads batches with some milliseconds of other
 work between them, once without hints and once with hints a few batches ahead. Meanwhile
-another thread sleeps for a millisecond again and again. If this thread wakes late, a
-read of the disk has held Python's global interpreter lock for so long.
+another thread repeatedly sleeps for a millisecond. If this thread wakes late, a read of
+the disk has held Python's global interpreter lock that long.
 
     python tests-integration/benchmarks/format_cold.py --folder DIR   # a disk, no tmpfs
 """
@@ -82,7 +82,7 @@ def run(corpus: Roxxel, batches: int, rounds: int, work_s: float) -> None:
 
 @contextmanager
 def longest_stop(stops: list[float]) -> Generator[None]:
-    """Add the most seconds by which another thread oversleeps in the meantime."""
+    """Add the maximum seconds by which another thread oversleeps meanwhile."""
     is_over = Event()
     longest = 0.0
 

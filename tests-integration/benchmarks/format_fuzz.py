@@ -1,4 +1,4 @@
-"""Reads mutated shards: each gives exactly the original tokens, or a ShardError.
+"""Reads mutated shards; each must give exactly the original tokens, or a ShardError.
 
 The mutations are flipped bits, truncations, overwritten and swapped ranges, exchanged
 sections, two spliced shards, and huge counts with correct checksums, as an attacker
@@ -43,7 +43,7 @@ def command(
     run: Callable[[Path, int, int], collections.Counter[str]],
     num_files: int,
 ) -> None:
-    """Parse the arguments of a fuzzer, run it and print how often it saw what."""
+    """Parse the arguments of a fuzzer, run it, and print the count of each outcome."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--files", type=int, default=num_files)
     parser.add_argument("--seed", type=int, help="default: a new one")
@@ -90,7 +90,7 @@ def run(folder: Path, num_files: int, seed: int) -> collections.Counter[str]:
 
 
 def check(path: Path, data: bytes, documents: list[Any], *, whole: bool) -> str:
-    """Read a file in every way; it must be right, or raise ShardError."""
+    """Read a file in every way. Each read must be right, or raise ShardError."""
     path.write_bytes(data)
     separator = np.array([7], np.uint16)
     line = np.concatenate([part for each in documents for part in (each, separator)])
@@ -122,7 +122,7 @@ def check(path: Path, data: bytes, documents: list[Any], *, whole: bool) -> str:
 
 
 def narrow(corpus: Roxxel, length: int) -> Any:
-    """Read as a type that does not hold every token a shard could have."""
+    """Read as a type that does not hold every token that a shard could have."""
     try:
         return corpus.read([0], length, np.int16)[0]
     except TypeError:
@@ -193,7 +193,7 @@ def lie_in_foot(data: bytes, chance: random.Random, _others: list[bytes]) -> byt
 
 
 def lie_of_values(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Declare another least and greatest token, and make the checksum right again."""
+    """Declare another least and greatest token, and correct the checksum."""
     foot = bytearray(data[-256:])
     low, high = sorted(chance.choices((0, 1, 7, 100, 2**15 - 1, 2**15, 2**16 - 1), k=2))
     struct.pack_into("<QQ", foot, 24, low, high)
@@ -202,7 +202,7 @@ def lie_of_values(data: bytes, chance: random.Random, _others: list[bytes]) -> b
 
 
 def lie_in_head(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Change a field of the head, and make all checksums of it right again."""
+    """Change a field of the head, and correct all checksums that cover it."""
     head, foot = bytearray(data[:4096]), bytearray(data[-256:])
     at = chance.choice((8, 12, 16, 20, 32, 36, 44, 4000))
     new = chance.choice((*HUGE, 0, 1, 2, 4, 512, 1024, 8192, 2**24, 0x38746E69))
@@ -214,7 +214,7 @@ def lie_in_head(data: bytes, chance: random.Random, _others: list[bytes]) -> byt
 
 
 def lie_in_ends(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Change the ends of documents, and make the checksums right again."""
+    """Change the ends of documents, and correct the checksums."""
     foot = bytearray(data[-256:])
     fields = struct.unpack_from("<8Q", foot, 48)
     ends_at, ends_size, sums_at, sums_size = fields[2:6]

@@ -1,9 +1,9 @@
 """Kills writers at random moments; a reader finds the old corpus or the new one.
 
 A child process creates, appends to or replaces a corpus of about 15 shards, and is
-killed by SIGKILL at a random moment of that write. Another process has the corpus open
-and reads constantly, in one thread that stays with its version and in one that opens
-the corpus again and again. After every kill:
+killed by SIGKILL at a random moment of that write. Another process reads the corpus
+constantly, in one thread that stays with its version, and in one that repeatedly opens
+the corpus. After every kill:
 
 - the corpus holds the old content or the new one, byte for byte: the new content if the
   write had returned, and nothing if a first write had not committed;
@@ -92,11 +92,11 @@ def run(num_kills: int, kinds: list[str], seed: int) -> None:
 
 
 class Trial:
-    """One write that is killed, in a folder of its own.
+    """One write that is killed, in its own folder.
 
     Args:
         home: Holds the folder of the trial.
-        name: Of a kind of `_campaign.KINDS`.
+        name: Name of a kind in `_campaign.KINDS`.
     """
 
     def __init__(self, home: str, name: str) -> None:
@@ -105,7 +105,7 @@ class Trial:
         self._pattern = self._kind.prepare(Path(home, "trial"))
 
     def duration_s(self) -> float:
-        """Return the seconds of the write beside readers, without a kill."""
+        """Return the seconds of a write next to readers, without a kill."""
         with Readers(self._pattern, self._name):
             return self._start().finish_s()
 
@@ -200,7 +200,7 @@ class Watch:
 
     Attributes:
         is_over: Set when the threads are to end.
-        errors: Errors that ended a thread before.
+        errors: Errors that ended a thread early.
         found: Count of each outcome.
     """
 
@@ -212,14 +212,14 @@ class Watch:
         self._kind = kind
 
     def run(self, work: Callable[[], None]) -> None:
-        """Work, and keep what is raised."""
+        """Work, and keep any error."""
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - the process prints it and exits with 1
             self.errors.append(error)
 
     def hold(self) -> None:
-        """Open the corpus once, and read from that version ever after."""
+        """Open the corpus once, and keep reading from that version."""
         chance = random.Random(0)
         while True:
             corpus = Roxxel(self._pattern)
@@ -238,7 +238,7 @@ class Watch:
                 self.found["errors of an open corpus"] += 1
 
     def open_again(self) -> None:
-        """Open the corpus again and again."""
+        """Repeatedly open the corpus."""
         before = self._kind.before
         while not self.is_over.is_set():
             with Roxxel(self._pattern) as corpus:

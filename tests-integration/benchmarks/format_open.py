@@ -1,7 +1,7 @@
 """Measures opening a corpus of many large shards, and a first read near its end.
 
 The shards are hard links to one sparse file: by default 200 shards of 1 MiB; for the
-figures of record 10 000 shards of 1 GiB, 10 TB in all. The memory is the private memory
+published figures 10 000 shards of 1 GiB, 10 TB in all. The memory is the private memory
 of the process (`/proc/self/smaps_rollup`), before and after.
 
     python tests-integration/benchmarks/format_open.py

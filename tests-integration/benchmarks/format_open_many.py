@@ -1,9 +1,9 @@
 """Measures opening a corpus with a manifest: 100 000 shards, and one shard of 1 GiB.
 
-The manifest of the many shards is that of one real shard, repeated. Only the last
-shard exists, because opening must not touch any. Goals: 100 000 shards open in under
-1 s; a corpus of 1 GiB opens and gives its first batch of 16x1025 in at most 3 ms.
-(`compare.py` measures the first batch beside grain and other peers.)
+The manifest of the many shards repeats the row of one real shard. Only the last shard
+exists, because opening must not touch any. Goals: 100 000 shards open in under 1 s; a
+corpus of 1 GiB opens and gives its first batch of 16x1025 in at most 3 ms.
+(`compare.py` compares the first batch with grain and other peers.)
 
     python tests-integration/benchmarks/format_open_many.py       # 2000 shards, 8 MiB
     python tests-integration/benchmarks/format_open_many.py --shards 100000 --mib 1024
@@ -68,7 +68,7 @@ def open_many(folder: Path, num_shards: int, rounds: int) -> None:
 
 
 def repeat_shard(manifest: Path, num_shards: int) -> None:
-    """Make the manifest of one shard that of many; link the last of them."""
+    """Turn the manifest of one shard into one of many; link the last shard."""
     table: dict[str, Any] = json.loads(manifest.read_bytes())
     del table["crc32"]
     [part] = table["parts"]

@@ -1,7 +1,7 @@
-"""Measures packing against concatenation: documents a second, padding, and cuts.
+"""Measures packing against concatenation: documents per second, padding, and cuts.
 
 The lengths are like those of web pages: lognormal, 1 104 tokens on average. "cut" is
-the share of the documents that would fit into a sequence and that concatenation cuts.
+the share of documents that concatenation cuts although they would fit into a sequence.
 The second table writes a corpus of such documents, packed and not.
 
     python tests-integration/benchmarks/format_packing.py

@@ -60,7 +60,7 @@ class Runner(Protocol):
         ...
 
     def recover(self) -> None:
-        """Start what a kill took and the command does not start itself."""
+        """Restart a killed process that the command does not start itself."""
         ...
 
 
@@ -153,7 +153,7 @@ def campaign(
 
 
 def start(folder: Path, name: str, runner: Runner) -> subprocess.Popen[bytes]:
-    """Start the command in a process group of its own."""
+    """Start the command in its own process group."""
     pattern = str(folder / name / "c_*.rox")
     command = ["write", pattern, str(folder / "a.jsonl"), "--separator", "0"]
     if (folder / TOKENIZER).exists():

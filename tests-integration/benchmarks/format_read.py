@@ -93,7 +93,7 @@ def make_starts(num_tokens: int, count: int, length: int) -> list[Any]:
 def many_shards(
     many: Roxxel, count: int, length: int, rounds: int
 ) -> tuple[float, float, float]:
-    """Compare with a loop over rows that lie inside shards."""
+    """Compare with a loop over rows, none of which crosses shards."""
     arrays, bounds = shard_arrays(many)
     rng = np.random.default_rng(2)
     batches: list[Any] = []
@@ -140,7 +140,7 @@ def boundaries(
 
 
 def shard_arrays(many: Roxxel) -> tuple[list[Any], Any]:
-    """Return a plain array of each shard, and where it begins."""
+    """Return a plain array of each shard, and the index of its first token."""
     arrays: list[Any] = []
     bounds = [0]
     for path in many.paths:
@@ -155,7 +155,7 @@ def compare(
     batches: list[Any],
     rounds: int,
 ) -> tuple[float, float, float]:
-    """Return tokens a second of both and the median ratio of neighbouring rounds."""
+    """Return tokens per second of both, and the median ratio of neighbouring rounds."""
     size = ours(batches[0]).size
     assert np.array_equal(ours(batches[0]), theirs(batches[0])) or isinstance(
         batches[0], tuple

@@ -1,4 +1,4 @@
-"""Writes corpora from damaged input files: the right documents, or one sentence.
+"""Writes corpora from damaged input files: right documents, or a one-sentence error.
 
 Files of many formats (text, lines, jsonl, npy, parquet), plain and compressed (gz,
 zst; several members of each), are truncated, extended or overwritten, or bits are
@@ -65,10 +65,10 @@ class Sample:
     """An input file and its right documents.
 
     Attributes:
-        form: Of the file, as `--format` spells it.
+        form: Format of the file, as `--format` spells it.
         compression: `plain`, `gz` or `zst`.
         field: Column or name of the documents.
-        members: The members of a compressed file; a plain file is one.
+        members: The members of a compressed file; a plain file has one.
         documents: Their bytes.
     """
 
@@ -90,7 +90,7 @@ class Sample:
         return f"input.{self.form}{suffix}"
 
     def may_change(self, given: list[bytes], mutated: bytes, kind: str) -> bool:
-        """Whether a mutated file cannot show that it gives other documents."""
+        """Whether a mutated file may give other documents without an error."""
         if self.compression != "plain":
             some = itertools.product([True, False], repeat=len(self.members))
             return any(
@@ -207,7 +207,7 @@ def run(folder: Path, num_files: int, seed: int) -> collections.Counter[str]:
 
 
 def outcome(folder: Path, sample: Sample, content: bytes, kind: str) -> str:
-    """Replace a corpus by the documents of an input, and judge the result."""
+    """Replace a corpus by the documents of an input, and check the result."""
     corpus = folder / "corpus" / "c_*.rox"
     Roxxel(corpus).write([BEFORE], exist="replace")
     path = folder / sample.name

@@ -2,12 +2,12 @@
 
 Every library makes the same batches of shape (256, 8), without workers; a digest of the
 batches proves that they are the same. A short last batch is left out, because loadax
-0.2.1 never ends there. The libraries run in turn, each in its own process, so that a
-change of the machine's speed affects all of them. A run measures the best of three
-passes, and the result is the median over the runs. With `--peers` the peers are
-measured too, in environments that uv makes and keeps. To use existing environments,
-pass their interpreters: `--loadax PYTHON --grain PYTHON`. `--items 100000 --runs 5
---peers` gives the figures of record.
+0.2.1 hangs there. The libraries run in turn, each in its own process, so that a change
+of the machine's speed affects all of them. A run takes the best of three passes, and
+the result is the median over the runs. With `--peers` the peers are measured too, in
+environments that uv creates and keeps. To use existing environments, pass their
+interpreters: `--loadax PYTHON --grain PYTHON`. `--items 100000 --runs 5 --peers` gives
+    the published figures.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Report(NamedTuple):
 
 
 def run(command: list[str], program: str, num_items: int) -> Report:
-    """Return what a program reports that `command -c` runs."""
+    """Return the report of a program that `command -c` runs."""
     with tempfile.TemporaryDirectory() as folder:  # no project's settings apply here
         done = subprocess.run(
             [*command, "-c", COMMON.format(num=num_items) + program],
@@ -100,7 +100,7 @@ def run(command: list[str], program: str, num_items: int) -> Report:
 
 
 def command_of(name: str, options: argparse.Namespace) -> list[str] | None:
-    """Return what runs a program with its library, or None to leave it out."""
+    """Return the interpreter for a program's library; None to leave it out."""
     if name not in PEERS:
         return [sys.executable]
     interpreter = options.loadax if name == "loadax" else options.grain

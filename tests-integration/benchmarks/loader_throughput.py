@@ -7,14 +7,14 @@ in one warm shard:
   of the throughput of the bare loop. The bare loop knows the windows in advance: numpy
   gathers them (`sliding_window_view(tokens, T)[starts]`) and casts to int32, and JAX
   makes the arrays;
-- CPU time: of the stream on the consumer's thread, divided by that of `batch` and
-  `device_put` by hand, with one source and with five;
+- CPU time: the stream's on the consumer's thread, divided by the CPU time of `batch`
+  and `device_put` by hand, with one source and with five;
 - a loop of steps of a few milliseconds, dispatched without blocking: its time, divided
-  by the time of the same loop over batches that are already made. The two loops
+  by the time of the same loop over batches that are already in memory. The two loops
   alternate every 24 steps.
 
-Runs of both alternate, and the medians are compared, so that a change of the machine's
-speed affects both. `--mib 1024 --runs 31` gives the figures of record.
+Runs of both alternate, and the medians are compared, so a change of the machine's speed
+affects both. `--mib 1024 --runs 31` gives the published figures.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SHAPES = ((16, 1025), (64, 2049), (1, 32769))
 
 
 class Work:
-    """The same windows for both: a curriculum's, and their places as a list."""
+    """The same windows for both loops: as a curriculum, and as a list of places."""
 
     def __init__(self, corpus: Roxxel, shape: tuple[int, int], steps: int) -> None:
         self.shape = shape
@@ -95,7 +95,7 @@ def exhaust(make: Callable[[], Iterator[jax.Array]]) -> float:
 
 
 def by_hand(sampler: Sampler, steps: range, sharding: NamedSharding) -> float:
-    """Return CPU microseconds a step of `batch` and `device_put`."""
+    """Return CPU microseconds per step of `batch` and `device_put`."""
     began = process_time()
     for step in steps:
         batch = jax.device_put(sampler.batch(step), sharding)
@@ -104,7 +104,7 @@ def by_hand(sampler: Sampler, steps: range, sharding: NamedSharding) -> float:
 
 
 def by_stream(sampler: Sampler, steps: range, sharding: NamedSharding) -> float:
-    """Return CPU microseconds a step of the stream, made on this thread."""
+    """Return CPU microseconds per step of the stream, on this thread."""
     began = process_time()
     first, stop = steps.start, steps.stop
     for batch in device_stream(sampler, first, stop, sharding, workers=0):
@@ -119,7 +119,7 @@ def compare_cpu(
     steps: int,
     runs: int,
 ) -> None:
-    """Print the CPU time of a stream beside that of a loop by hand."""
+    """Print the CPU times of a stream and of a loop by hand."""
     names = [f"s{number}" for number in range(len(corpora))]
     sampler = Curriculum(
         corpora[0],
@@ -144,7 +144,7 @@ def compare_cpu(
 
 
 class Loop:
-    """A training loop that goes on, a few steps at a time, over batches of its own."""
+    """A training loop that continues a few steps at a time, over its own batches."""
 
     def __init__(
         self, batches: Iterator[jax.Array], step: Step, state: jax.Array
@@ -167,7 +167,7 @@ class Loop:
 
 
 def make_step(milliseconds: float) -> tuple[Step, jax.Array]:
-    """Return a jitted step that takes about so long, and its first state."""
+    """Return a jitted step that takes about this long, and its first state."""
 
     @partial(jax.jit, static_argnums=2)
     def step(state: jax.Array, batch: jax.Array, rounds: int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Reads corpora under mutated manifests: the right tokens, or a ShardError.
+"""Reads corpora under mutated manifests; expects the right tokens, or a ShardError.
 
 Some mutations change bytes of the manifest; the checksum of the manifest must detect
 them. The others (`_manifest_mutations.py`) have a correct checksum: values are deleted,
@@ -65,7 +65,7 @@ class Sample:
     """A corpus and its right content.
 
     Attributes:
-        folder: Of the corpus `c_*.rox`.
+        folder: Folder of the corpus `c_*.rox`.
         manifest: Its manifest.
         versions: Documents of each version by fingerprint, oldest first.
         columns: Values and digest of the column of each version, by fingerprint.
@@ -84,12 +84,12 @@ class Sample:
     def documents(self, fingerprint: str) -> list[npt.NDArray[np.uint16]]:
         """Return the documents of a version.
 
-        An empty list for other fingerprints, of which no read may give tokens.
+        For other fingerprints the list is empty: no read may return tokens of them.
         """
         return self.versions.get(fingerprint, [])
 
     def write(self, manifest: bytes) -> None:
-        """Put another manifest beside the shards."""
+        """Put another manifest next to the shards."""
         (self.folder / MANIFEST).write_bytes(manifest)
 
 
@@ -205,7 +205,7 @@ def at_most(seconds: int) -> Generator[None]:
 
 
 def outcome(sample: Sample) -> str:
-    """Read a corpus in every way; each must be right, or raise ShardError."""
+    """Read a corpus in every way. Each read must be right, or raise ShardError."""
     refused = 0
     for check in ("headers", "blocks"):
         for way in WAYS:
@@ -263,7 +263,8 @@ def reads_column(corpus: Roxxel, sample: Sample) -> bool:
     """Read the column of every version, if the manifest still has it.
 
     The fingerprint does not cover columns. If a manifest gives a shard another column
-    file, the digest of the column differs; a run compares that digest when it resumes.
+    file, the digest of the column differs, and a run compares that digest when it
+    resumes.
     """
     for version, (right, digest) in sample.columns.items():
         column = corpus.with_version(version).column(COLUMN)
@@ -287,7 +288,7 @@ def reads_versions(corpus: Roxxel, sample: Sample) -> bool:
 
 
 def reads_facts(corpus: Roxxel, _sample: Sample) -> bool:
-    """Get every property, and verify; only errors count, not the values."""
+    """Get every property, and verify. Only errors count, not the values."""
     facts = (
         corpus.dtype,
         corpus.dtype_name,

@@ -1,4 +1,4 @@
-"""Measures training on packed documents against windows, by held-out loss a document.
+"""Measures training on packed documents against windows, by held-out loss per document.
 
 The documents are paragraphs of the standard library's sources, one in twenty held out.
 Three runs train on equally many tokens from the same initial weights: windows whose
@@ -92,7 +92,7 @@ def _figures(losses: npt.NDArray[np.float64]) -> str:
 
 
 def paragraphs(*, fitting: bool) -> tuple[list[bytes], list[bytes]]:
-    """Return paragraphs of the standard library to train on, and those held out."""
+    """Return paragraphs of the standard library: to train on, and held out."""
     found: list[bytes] = []
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         found += [text for text in path.read_bytes().split(b"\n\n") if text.strip()]
@@ -102,7 +102,7 @@ def paragraphs(*, fitting: bool) -> tuple[list[bytes], list[bytes]]:
 
 
 def documents_alone(documents: list[bytes]) -> dict[str, npt.NDArray[np.int32]]:
-    """Return the held-out documents that fit, one in a row, as fields of batches."""
+    """Return the held-out documents that fit, one per row, as fields of batches."""
     fitting = [each for each in documents if 32 < len(each) < SEQ_LEN]
     tokens = np.zeros((len(fitting), SEQ_LEN), np.int32)
     segments = np.zeros_like(tokens)

@@ -5,20 +5,20 @@ the other, each in two processes of one thread: processes that only parse and en
 with `fastokens` (`bare`, the limit), `encode_files` of gigatoken, `roxxel-prepare write
 --workers 2` and 1 (`one`), the same with `--tokenizer-backend tokenizers`, datatrove's
 tokenizer pipeline, and a loop over lines like that of Megatron-LM. The number of tokens
-must be the same, but that gigatoken and datatrove turn the text of a special token into
-this token. The shards of both backends, and of one and two workers, must be the same.
-The goals of Roxxel: at least half the speed of the limit, two workers 1.8 times as fast
-as one, less than 400 MiB a worker, and never more disk space than 1.1 times the corpus.
-Every start is included. On a machine with other work, compare what a second of the
-processor did.
+must be the same, except that gigatoken and datatrove turn the text of a special token
+into this token. The shards of both backends, and of one and two workers, must be the
+same. The goals of Roxxel: at least half the speed of the limit, two workers 1.8 times
+as fast as one, less than 400 MiB per worker, and never more disk space than 1.1 times
+the corpus. Times include the start of each program. On a busy machine, compare the
+figures per CPU second.
 
 The inputs are the Python sources of this environment, each with a numbered header,
-repeated up to `--mib`; or your own files of JSON lines (`--inputs`), which are better:
-an encoder remembers the words of repeated text. The tokenizer is a byte-level BPE
-trained on a part of them, or yours (`--tokenizer`).
+repeated up to `--mib`. Better give your own files of JSON lines (`--inputs`), because
+an encoder caches the words of repeated text. The tokenizer is a byte-level BPE trained
+on a part of the inputs, or yours (`--tokenizer`).
 
-With `--memory GB`, one worker writes the inputs again and again until they have that
-size, and its memory is printed as it goes: whatever it remembers must be bounded.
+With `--memory GB`, one worker writes the inputs repeatedly, up to that size, and the
+program prints the worker's memory meanwhile: its caches must be bounded.
 
     python tests-integration/benchmarks/prepare.py               # 1 GiB
     python tests-integration/benchmarks/prepare.py --mib 4 --without datatrove
@@ -66,13 +66,13 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Measured:
-    """What one way took.
+    """The cost of one way.
 
     Attributes:
         wall_s: Seconds until all its processes ended.
         cpu_s: Processor time of all its processes.
         peak_mib: Greatest memory of one of its processes.
-        num_tokens: As it counts them.
+        num_tokens: Number of tokens by its own count.
     """
 
     wall_s: float
@@ -162,7 +162,7 @@ def show(found: dict[str, Measured], num_bytes: int) -> None:
 
 
 def show_memory(folder: Path, num_bytes: int) -> None:
-    """Let one worker write this much text, and print its memory as it goes."""
+    """Let one worker write this much text, and print its memory meanwhile."""
     files = sorted((folder / "inputs").iterdir())
     again = folder / "again"
     again.mkdir()
@@ -222,7 +222,7 @@ def commands(way: str, folder: Path, output: Path) -> list[list[str]]:
 
 
 def peer(way: str) -> list[str]:
-    """Return the command of another tool, which `uv` installs unless it is named."""
+    """Return the command of another tool; `uv` installs it unless its path is given."""
     interpreter = os.environ.get(variable(way))
     made = ["uv", "run", "--quiet", "--no-project", "--script"]
     start = [interpreter] if interpreter else made
@@ -234,7 +234,7 @@ def variable(way: str) -> str:
 
 
 def is_installed(way: str) -> bool:
-    """Return whether a tool starts; also installs it before it is measured."""
+    """Return whether a tool starts; this also installs it before it is measured."""
     try:
         return not subprocess.run(
             peer(way), capture_output=True, check=False
@@ -244,7 +244,7 @@ def is_installed(way: str) -> bool:
 
 
 def measured(words: list[list[str]], output: Path) -> Measured:
-    """Run commands at the same time, and measure them with their children."""
+    """Run commands at the same time, and measure them with their child processes."""
     done = subprocess.run(
         [sys.executable, str(FOLDER / "_measured.py"), json.dumps(words)],
         capture_output=True,
@@ -299,7 +299,7 @@ def sources() -> Iterator[str]:
 
 
 def write_inputs(folder: Path, num_bytes: int) -> None:
-    """Write files of JSON lines of this size in all."""
+    """Write files of JSON lines with this total size."""
     folder.mkdir()
     texts = (
         f"# copy {copy} of source {number}\n{text}"

@@ -1,9 +1,9 @@
-"""Measures a scan for evaluation sets against plain reading, and what it finds.
+"""Measures a scan for evaluation sets against plain reading, and checks what it finds.
 
 The corpus is Python's own library, some files of which get a planted question in one of
 seven spellings. Each way reads the same tokens in one process: `read` only reads them,
 `decode` also makes their text, and `scan` searches the normalised words. Figures are
-megabytes of text for a second of CPU, and how many times as long as `read` it takes.
+megabytes of text per CPU second, and the time divided by that of `read`.
 
     python tests-integration/benchmarks/prepare_scan.py [--mib 64]
 """
@@ -44,11 +44,11 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     ),
     "tokenisation": lambda text: text.replace("e", "e\u200b"),
 }
-"""The last has invisible spaces, which give other tokens and the same words."""
+"""The last has invisible spaces, which give other tokens but the same words."""
 
 
 class Result(NamedTuple):
-    """What a corpus of one tokenizer gave."""
+    """The figures of a corpus of one tokenizer."""
 
     mb_per_s: dict[str, float]
     recall: dict[str, int]
@@ -97,7 +97,7 @@ def _question(number: int) -> str:
 
 
 def _planted(num_bytes: int, questions: list[str]) -> tuple[list[str], dict[int, str]]:
-    """Return texts, and which spelling stands in which document."""
+    """Return texts, and the spelling in each document that has one."""
     files = [file.content.decode() for file in read_library(find_library()).train]
     texts: list[str] = []
     size = 0

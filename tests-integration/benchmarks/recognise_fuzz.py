@@ -1,17 +1,17 @@
-"""Writes corpora from inputs of 22 kinds by name alone: right, or one sentence.
+"""Writes corpora from 22 kinds of inputs: right documents, or a one-sentence error.
 
-Each kind has files with their right ending, with the ending of another kind or none,
-damaged or empty, plain or compressed, alone or beside others in a folder with a README,
+Each kind has files with their right ending, with the ending of another kind or none;
+damaged or empty; plain or compressed; alone, or with others in a folder with a README,
 a `_SUCCESS` and a hidden file. `roxxel-prepare write` gets no `--format`. It passes
 with one of these results:
 
 - `right`: exit code 0, and exactly the documents of the files that are data.
 - `refused`: exit code 1, one sentence of one line, and no corpus.
 - `undetectable`: exit code 0, and other documents. Only a damaged file without a
-  checksum, and a table or lines that are called text, may give this result.
+  checksum, and a table or lines with the ending of text, may give this result.
 
-A document is never markup, an object of JSON, a file beside the data, or bytes with a
-NUL, unless a damaged array of tokens holds the bytes. A failure prints its seed. Needs
+A document is never markup, a JSON object, a file that is not data, or bytes with a NUL,
+unless a damaged array of tokens contains the bytes. A failure prints its seed. Needs
 the extras `parquet` and `zstd`.
 
     python tests-integration/benchmarks/recognise_fuzz.py                # 300 inputs
@@ -75,13 +75,12 @@ class Kind:
     """A kind of file: its endings, its content, and its documents.
 
     Attributes:
-        name: For the counts.
-        endings: Its right endings; none if the files must be refused.
-        content: Of one file.
-        documents: Those of the file.
+        name: Name of the kind, for the counts.
+        endings: Its right endings; none if the files must be refused. content: Content
+            of one file. documents: Documents of the file.
         is_plain: Whether damage may be undetectable.
-        texts: Documents of the file if its ending says that it is text; None if a text
-            like this must be refused.
+        texts: Documents of the file if its ending says that it is text; None if such a
+            text must be refused.
     """
 
     name: str
@@ -189,7 +188,7 @@ WAYS = ("right", "right", "ending", "damaged", "empty", "folder", "folder")
 
 
 def one(folder: Path, chance: random.Random) -> str:
-    """Write one input, or a folder of some, and judge the result."""
+    """Write one input, or a folder of some, and check the result."""
     known = kinds()
     kind = chance.choice(known)
     way = chance.choice(WAYS)
@@ -224,7 +223,7 @@ def one(folder: Path, chance: random.Random) -> str:
 
 
 def of_folder(folder: Path, chance: random.Random, known: list[Kind]) -> str:
-    """Write a folder of several kinds with files beside them that are no data."""
+    """Write a folder of several kinds, with other files that are not data."""
     inputs = folder / "in"
     inputs.mkdir()
     chosen = chance.choices(known, k=chance.randrange(1, 4))

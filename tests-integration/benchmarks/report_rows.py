@@ -1,10 +1,10 @@
-"""Measures time and memory of reading long logs, against the aims 10 s and 500 MB.
+"""Measures time and memory of reading long logs, against the goals of 10 s and 500 MB.
 
     report_rows.py [--rows 10000 100000 1000000] [--checkpoints 100] [--rounds 1]
 
-For each number of rows, the program writes a log like that of a run of three sources,
-then makes a report, lists the run and its checkpoints, and starts the log again as a
-resumed run does, each in a program of its own. Memory is the peak of the whole program.
+For each number of rows, the program writes a log like the log of a run with three
+sources. Then separate programs make a report, list the run and its checkpoints, and
+start the log again as a resumed run does. Memory is the peak of the whole program.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def write(run: Path, num_rows: int) -> None:
 
 
 def measure(code: str) -> tuple[float, int]:
-    """Return the CPU seconds and the peak mebibytes of a program."""
+    """Return the CPU time in seconds, and the peak memory in MiB, of a program."""
     done = subprocess.run(
         [sys.executable, "-c", TIMED.format(code=code)],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
@@ -108,7 +108,7 @@ def measure(code: str) -> tuple[float, int]:
 def main(
     arguments: list[str] | None = None,
 ) -> dict[tuple[int, str], tuple[float, int]]:
-    """Print and return CPU seconds and peak mebibytes by number of rows and job."""
+    """Print and return CPU seconds and peak MiB by number of rows and job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[10**4, 10**5, 10**6])
     parser.add_argument("--checkpoints", type=int, default=100)

@@ -1,4 +1,4 @@
-"""Measures how long importing each package takes, and how long a run takes to begin.
+"""Measures how long importing each package takes, and the start of a run.
 
 Every import is timed in fresh interpreters, in turns. The time of an interpreter that
 imports nothing is subtracted. The files are in the page cache.
@@ -6,9 +6,9 @@ imports nothing is subtracted. The files are in the page cache.
 With `--first-step`, `roxxel train` begins a run of two phases, in turns with a program
 of bare JAX that jits the same update of the same model for one batch. Both find their
 programs in JAX's compilation cache. The time is from the start of the interpreter to
-the end of the first update. A busy machine delays both, so compare the CPU time too: it
-is that of the whole program, which for `roxxel train` includes five more steps, a
-second program and a checkpoint.
+the end of the first update. A busy machine delays both, so compare the CPU time too. It
+covers the whole program, which for `roxxel train` includes five more steps, a second
+compiled program and a checkpoint.
 
     python tests-integration/benchmarks/startup.py
     python tests-integration/benchmarks/startup.py --rounds 20 roxxel_format numpy
@@ -148,7 +148,7 @@ def first_steps(rounds: int) -> Mapping[str, float]:
 
 
 class Begun(NamedTuple):
-    """What a program printed, when it was started, and its CPU time, in seconds."""
+    """A program's output, its start time, and its CPU time, in seconds."""
 
     shown: str
     began_s: float
@@ -156,7 +156,7 @@ class Begun(NamedTuple):
 
 
 def begin(folder: Path, *arguments: str) -> Begun:
-    """Run Python in a folder with a compilation cache of its own."""
+    """Run Python in a folder with its own compilation cache."""
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
     done = subprocess.run(
         [sys.executable, *arguments],

@@ -1,8 +1,8 @@
-"""Compares the fast tokenizer with the library `tokenizers` on texts made to break it.
+"""Compares `fastokens` with `tokenizers` on texts that are made to break it.
 
-For each kind of tokenizer that models use, a small one is trained on the standard
-library of Python: byte-level as GPT-2, with the words of Llama-3 and of Qwen-2 (which
-normalises to NFC), and SentencePiece's pieces with bytes for the rest, as Llama-2. Both
+For each kind of tokenizer that models use, a small one is trained on Python's standard
+library: byte-level like GPT-2, with the word rules of Llama-3 and of Qwen-2 (which
+normalises to NFC), and SentencePiece pieces with byte fallback like Llama-2. Both
 encode every code point between letters, digits, spaces and line ends, and thousands of
 documents of 15 classes. Any difference ends the program with its document.
 
@@ -99,7 +99,7 @@ def points(step: int) -> Iterator[str]:
 
 
 def documents(num: int, seed: int) -> Iterator[str]:
-    """Yield nasty documents of 15 classes, in turn."""
+    """Yield difficult documents of 15 classes, in turn."""
     draw = random.Random(seed)
 
     def wild() -> str:
@@ -161,7 +161,7 @@ def write_all(folder: Path, vocab_size: int) -> list[Path]:
 
 
 def _kinds() -> Iterator[tuple[str, Any, list[str]]]:
-    """Yield names, untrained tokenizers, and the tokens of bytes among their pieces."""
+    """Yield names, untrained tokenizers, and which of their tokens are bytes."""
     byte_level: Any = pre_tokenizers.ByteLevel
     gpt2 = Tokenizer(models.BPE())
     gpt2.pre_tokenizer = byte_level(add_prefix_space=False)

@@ -32,7 +32,7 @@ LOOKS = 20
 
 
 def resident_mb() -> float:
-    """Return the resident memory of this process, where the system tells it."""
+    """Return the resident memory of this process, if the system reports it."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
@@ -41,7 +41,7 @@ def resident_mb() -> float:
 
 
 def child_processes() -> set[int]:
-    """Return the processes that this one started, where the system tells them."""
+    """Return the child processes of this process, if the system reports them."""
     lists = Path("/proc/self/task").glob("*/children")
     return {int(number) for path in lists for number in path.read_text().split()}
 
@@ -74,7 +74,7 @@ def train(steps: int, log_every: int, checkpoint_every: int, folder: Path) -> li
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    """Measure and print; return the growth and what is left behind."""
+    """Measure and print; return the growth, and what threads and processes remain."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--log-every", type=int, default=10)

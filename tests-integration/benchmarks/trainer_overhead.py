@@ -1,30 +1,31 @@
 """Measures Trainer.run against a hand-written loop of a jitted, donated step.
 
-Both train the same small model on the same batches, which are already made for the
-hand-written loop. Both compute the same scalars, and run at most two updates ahead. The
+Both train the same small model on the same batches; for the hand-written loop, they are
+already in memory. Both compute the same scalars, and run at most two updates ahead. The
 device is one CPU device with a step of about ten milliseconds. XLA is limited to one
 core, because a run on an accelerator also leaves the cores of the host free.
 
 - overhead: time from the end of the first update to the end of the last, with a metrics
-  row every 10 steps, divided by that of the hand-written loop, which logs nothing;
+  row every 10 steps, divided by the same time of the hand-written loop, which logs
+  nothing;
 - loss by source: time of the same run with a loss that also returns `row_loss`, divided
   by the time without `row_loss`. Both compute the digest of every batch;
 - checkpoints: time that a checkpoint adds to the trainer, divided by the time that a
   save with bare asynchronous Orbax adds to the hand-written loop. Both are differences
   of two runs, so only many checkpoints exceed the noise: `--checkpoint-every 50`;
-- own thread: CPU time that the thread of the loop needs for a step, less that of the
-  hand-written loop, and for a metrics row. The first is from runs without rows, the
-  second the difference to runs with a row at every step, both with `row_loss`;
-- nothing queued: share of the time in which all dispatched updates were done, from
-  JAX's profiler. Next to it, the share in which the device ran nothing, which includes
-  the time between two queued updates;
+- own thread: CPU time of the loop's thread per step, minus the hand-written loop's, and
+  per metrics row. The first is from runs without rows; the second is the difference to
+  runs with a row at every step. Both use `row_loss`;
+- nothing queued: share of the time in which all dispatched updates were done, by JAX's
+  profiler. Also the share in which the device was idle, which includes the time between
+  two queued updates;
 - phase change: wall time of the first step of a phase, divided by the median of the
   phase.
 
 A flag keeps XLA from using the kernels of YNNPACK on CPUs. Each program would build
-these kernels at its first run, in about 11 ms, even if it was compiled ahead. Runs of
-both loops alternate. `--rounds 9 --steps 1100 --checkpoint-every 50` gives the figures
-of record.
+these kernels at its first run, in about 11 ms, even if it was compiled before. Runs of
+both loops alternate. `--rounds 9 --steps 1100 --checkpoint-every 50` gives the
+published figures.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ OWN_WIDTH = 64
 
 
 class Model(nnx.Module):
-    """Predicts a token from the one before it; its width sets the time of a step."""
+    """Predicts a token from the one before; its width determines the time of a step."""
 
     def __init__(self, width: int) -> None:
         rngs = nnx.Rngs(0)
@@ -94,7 +95,7 @@ def loss_fn(model: Model, batch: jax.Array) -> jax.Array:
 
 
 def loss_of_rows(model: Model, batch: jax.Array) -> tuple[jax.Array, Any]:
-    """Return the same loss, and the mean of each row."""
+    """Return the same loss, and the mean loss of each row."""
     losses = optax.softmax_cross_entropy_with_integer_labels(
         model(batch[:, :-1]), batch[:, 1:]
     )
@@ -108,9 +109,9 @@ def make(width: int) -> tuple[Model, nnx.Optimizer[Model]]:
 
 
 class ByHand:
-    """The loop that a person would write who wants nothing but speed.
+    """The loop that somebody would write for speed alone.
 
-    `own_ms` is the CPU time that its thread needed for a step of the last run.
+    `own_ms` is the CPU time of its thread per step of the last run.
     """
 
     def __init__(self, width: int) -> None:
@@ -157,7 +158,7 @@ class ByHand:
 
 
 class Clocked(Logger):
-    """Reads the clock of the loop's thread, which reports every step."""
+    """Reads the CPU clock of the loop's thread, which reports every step."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -170,13 +171,13 @@ class Clocked(Logger):
 
     @property
     def own_ms(self) -> float:
-        """CPU time of the loop's thread for a step."""
+        """CPU time of the loop's thread per step."""
         return 1e3 * (self.at_s[-1] - self.at_s[0]) / (len(self.at_s) - 1)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs of the trainer share."""
+    """The settings that all runs of the trainer share."""
 
     corpus: Roxxel
     width: int
@@ -222,7 +223,7 @@ class Setting:
         return times[-1] - times[0]
 
     def own_ms(self, steps: int, log_every: int) -> float:
-        """Return the CPU time that the loop's thread needs for a step."""
+        """Return the CPU time of the loop's thread per step."""
         clocks: list[Clocked] = []
 
         def make_log(folder: Path) -> Logger:
@@ -235,7 +236,7 @@ class Setting:
 
 
 def width_for(step_ms: float, batch: jax.Array) -> int:
-    """Return the width of the model whose step takes about so long."""
+    """Return the width of a model whose step takes about this long."""
     width = 256
     for _ in range(4):
         by_hand = ByHand(width)
@@ -249,10 +250,9 @@ def width_for(step_ms: float, batch: jax.Array) -> int:
 def idle_shares(trace: Path) -> tuple[float, float]:
     """Return two shares of the time of a trace, from its first program to its last.
 
-    The first is that in which nothing was queued: all programs that had been dispatched
-    were done. The second is that in which none ran; it also holds the hand-over from
-    one program to the next, and cannot tell other work on the device's core from its
-    own.
+    In the first share nothing was queued: all dispatched programs were done. In the
+    second, no program ran; it includes the time from one program to the next, and on a
+    shared core also other work.
     """
     [path] = trace.rglob("*.trace.json.gz")
     events: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))[
@@ -307,7 +307,7 @@ def spread(values: list[float], unit: str = "") -> str:
 def interleaved(
     runs: dict[str, Callable[[], float]], rounds: int
 ) -> dict[str, list[float]]:
-    """Return the results of each, one after the other in every round."""
+    """Return the results of each, measured one after another in every round."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -445,7 +445,7 @@ def _ratios(ones: list[float], others: list[float]) -> list[float]:
 
 
 def _added_ms(ones: list[float], others: list[float], saves: int) -> list[float]:
-    """Return what a save adds to a run, in milliseconds, one value for each round."""
+    """Return the milliseconds that a save adds to a run, one value for each round."""
     pairs = zip(ones, others, strict=True)
     return [1e3 * (one - other) / saves for one, other in pairs]
 

@@ -1,13 +1,14 @@
-"""Measures what it costs to verify a share of a run, against training that run.
+"""Measures the cost of verifying a share of a run, against training the run.
 
 A run of the recipe's model on the CPU saves a hundred times. `roxxel.verify` then
 trains one interval between checkpoints again, a hundredth of the run, and intervals of
 five and twenty hundredths. A straight line through the three times gives the time of a
-start, and that of a step, which is compared with a step of the run with its saves.
+start and the time of a step. The latter is compared with a step of the run, including
+its saves.
 
     python tests-integration/benchmarks/verify_share.py
 
-gives the figures of record.
+gives the published figures.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHARES = (1, 5, 20)
-"""Hundredths of the run that are verified."""
+"""The verified shares of the run, in hundredths."""
 
 CONFIG = """
 model = "roxxel.models:llama"
@@ -55,7 +56,7 @@ max_to_keep = false
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Print the times, and return them in seconds; of the run, without its start."""
+    """Print and return the times in seconds; the run's time is without its start."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--steps", type=int, default=200, help="a multiple of 100")
     parser.add_argument("--width", type=int, default=160, help="of the model")

@@ -1,4 +1,4 @@
-"""The loop of a run that reads from a bucket: gets a batch, then sleeps for a step.
+"""The loop of a run that reads from a bucket: it gets a batch, then sleeps for a step.
 
 The script of a loader calls `run(batches, write)`. The argument of the script is one
 JSON object: `do` is `write` or `read`, and the other members are those of `Job`.
@@ -25,9 +25,9 @@ DOCUMENT = 50_000
 class Job:
     """A corpus of random uint16 tokens, and the steps to read.
 
-    `loader` is the row of the report. `data` is the folder that the server shows as the
-    bucket `data`, `cache` an empty folder. The corpus has `num_documents` documents of
-    `DOCUMENT` tokens, in shards of about `shard_bytes`.
+    `loader` is the row of the report. `data` is the folder that the server serves as
+    the bucket `data`; `cache` is an empty folder. The corpus has `num_documents`
+    documents of `DOCUMENT` tokens, in shards of about `shard_bytes`.
     """
 
     loader: str
@@ -74,7 +74,7 @@ def run(
 
 
 def private_bytes() -> int:
-    """Return the memory of this process that no file backs, at the end of the loop."""
+    """Return the memory of this process that is not of mapped files, at the end."""
     status = Path("/proc/self/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("RssAnon")]
     return int(line.split()[1]) << 10

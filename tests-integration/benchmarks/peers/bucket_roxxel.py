@@ -1,4 +1,4 @@
-"""Roxxel to one CPU device: from a bucket by byte ranges or with a cache, or a disk.
+"""Roxxel to one CPU device: from a bucket by byte ranges, with a cache, or from a disk.
 
 `ready` is no loader: all batches are on the device before the loop begins.
 """

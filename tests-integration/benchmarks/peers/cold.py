@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MOST_STAYING = 0.02
-"""Share of the pages that may stay where they are to be cold."""
+"""Share of the pages that may stay in memory if pages must be cold."""
 
 
 def drop_all(paths: Iterable[Path]) -> None:
@@ -49,7 +49,7 @@ def drop(paths: Iterable[Path]) -> float:
 
 
 def _residency(path: Path) -> bytes:
-    """Return a byte for each page of a file; its lowest bit tells if it is there."""
+    """Return a byte for each page of a file; its lowest bit is 1 for memory."""
     size = path.stat().st_size
     if not size:
         return b""

@@ -22,7 +22,7 @@ OFF = 3
 
 
 def check_shape(batch: Any, shape: tuple[int, int]) -> None:
-    """Check that a batch is what every library is asked for."""
+    """Check that a batch has the form that the job asks for."""
     if batch.shape != shape or batch.dtype != np.int32:
         raise ValueError(
             f"a batch is {batch.dtype} of shape {batch.shape}, not int32 of {shape}"
@@ -32,12 +32,12 @@ def check_shape(batch: Any, shape: tuple[int, int]) -> None:
 def report(
     gather: Callable[[Any, int], list[np.ndarray]], job: Any, blend: Any | None
 ) -> dict[str, Any]:
-    """Return the checks by name, each a bool, or None where there is no such thing.
+    """Return the checks by name, each a bool, or None if a check does not apply.
 
     Args:
-        gather: Returns the batches of a job, at most so many.
+        gather: Returns the batches of a job, up to a limit.
         job: The whole epoch of one source of positions.
-        blend: The same of two sources, or None where the library has no blend.
+        blend: The same for two sources; None if the library cannot blend.
     """
     found: dict[str, Any] = {}
     epoch = gather(job, ALL)
@@ -62,7 +62,7 @@ def report(
 
 
 def _attempt(check: Callable[[], Any]) -> Any:
-    """Return what a check finds, None where the library has no means for it."""
+    """Return the result of a check; None if the library cannot do it."""
     try:
         return check()
     except NotImplementedError:
@@ -88,7 +88,7 @@ def _disjoint(gather: Callable[[Any, int], list[np.ndarray]], job: Any) -> bool:
 
 
 def blend_off(gather: Callable[[Any, int], list[np.ndarray]], job: Any) -> float:
-    """Return by how many samples a batch is off the weights at most."""
+    """Return the maximum number of samples by which a batch misses the weights."""
     share = job.sources[1].weight / sum(source.weight for source in job.sources)
     counts = [
         float((batch >= SOURCE).mean()) * job.batch_size for batch in gather(job, 64)

@@ -4,8 +4,8 @@
 # ///
 """Upper limits of the speed of a loader: programs that only move the tokens.
 
-`memcpy` copies as many bytes as a batch has. `cast` copies consecutive tokens and casts
-them to int32. `gather` is numpy's own gather of random windows, cast to int32.
+`memcpy` copies the number of bytes in a batch. `cast` copies consecutive tokens and
+casts them to int32. `gather` is numpy's own gather of random windows, cast to int32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def batches(job: Job) -> Iterator[np.ndarray]:
 
 
 def stretches(job: Job) -> Iterator[slice]:
-    """Yield the stretches of the line of an epoch's batches."""
+    """Yield the consecutive token ranges of an epoch's batches."""
     size = job.batch_size * job.seq_len
     for step in range(job.start, job.sources[0].num_tokens // size):
         yield slice(step * size, (step + 1) * size)

@@ -23,7 +23,7 @@ def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
 
 
 def reader_of(source: Source, variant: str) -> Roxxel:
-    """Return what `write` wrote; in the variant "folder", the shards that lie there."""
+    """Return the corpus; in the variant "folder", the shards in the folder."""
     return Roxxel(source.folder if variant == "folder" else source.folder / NAME)
 
 
@@ -66,7 +66,7 @@ def batches(job: Job) -> Iterator[Any]:
 
 
 def hinted(sampler: Sampler, steps: range) -> Iterator[Any]:
-    """Yield batches, and tell the sampler of four to eight steps ahead."""
+    """Yield batches, and hint to the sampler the next four to eight steps."""
     sampler.will_need(steps.start, AHEAD)
     for step in steps:
         if (step - steps.start) % AHEAD == 0:

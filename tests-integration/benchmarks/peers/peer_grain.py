@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["array-record==0.8.*", "grain==0.2.18", "jax", "numpy"]
 # ///
-"""grain over ArrayRecord and over a memory map, with its threads and without."""
+"""grain over ArrayRecord and over a memory map, with threads and without."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 # ///
 """loadax over a memory map, without workers.
 
-loadax has no state from which to resume. Resuming is measured with a data set that is a
-part of the shuffled data set.
+loadax has no state from which to resume. So resuming is measured by a data set that is
+the rest of the shuffled data set.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
 
     python prepare_datatrove.py TOKENIZER OUTPUT INPUT_FOLDER
 
-Without arguments it only says, by its exit code, whether datatrove is installed.
-Prints the number of tokens. The batches are 1000 documents: the default of 10000 needs
-more than 10 GB in each process for documents of 14 kB.
+Without arguments, its exit code only says whether datatrove is installed. Prints the
+number of tokens. A batch is 1000 documents: the default of 10000 needs more than 10 GB
+in each process for documents of 14 kB.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     python prepare_gigatoken.py TOKENIZER INPUTS...
 
 Prints the number of tokens, with one separator for each document. It writes nothing.
-Without arguments it only says, by its exit code, whether gigatoken is installed.
+Without arguments, its exit code only says whether gigatoken is installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process of a library in the comparison: reads and writes JSON lines.
 
-This module and `delivered.py` have the code that times, hashes and checks batches; it
-is the same for every library. The script of a library only writes and reads a corpus.
-The process needs numpy, and JAX if batches go to a device.
+This module and `delivered.py` time, hash and check batches in the same way for every
+library. A library's script only writes and reads a corpus. The process needs numpy, and
+JAX if batches go to a device.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Source:
-    """One corpus: what the library wrote, and the flat file it was made from.
+    """One corpus: the library's own, and the flat file from which it was made.
 
     Attributes:
-        folder: Where `write` put the corpus.
+        folder: Folder in which `write` put the corpus.
         flat: Flat file of the same tokens.
-        num_tokens: Tokens in it.
+        num_tokens: Number of its tokens.
         weight: Share of the blend.
     """
 
@@ -46,20 +46,20 @@ class Source:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be delivered: int32 batches of shape `(batch_size, seq_len)`.
+    """The batches to deliver: int32, of shape `(batch_size, seq_len)`.
 
     Attributes:
-        sources: Corpora to read; more than one are blended by weight.
+        sources: Corpora to read; several are blended by weight.
         dtype: Stored type of a token.
         batch_size: Sequences of the global batch.
         seq_len: Tokens of a sequence.
-        variant: Which way of using the library, where its script knows several.
+        variant: Which way of using the library, if its script knows several.
         to: `"numpy"` or `"jax"`.
         put: How a numpy batch becomes a `jax.Array`.
-        seed: Of the order.
-        start: Batch to begin with.
-        process_index: Which process asks.
-        process_count: How many share the batches.
+        seed: Seed of the order.
+        start: First batch.
+        process_index: Index of this process. process_count: Number of processes that
+            share the batches.
     """
 
     sources: tuple[Source, ...]
@@ -85,10 +85,10 @@ Batches = Callable[[Job], Iterator[Any]]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents to be written, in memory.
+    """Documents to write, in memory.
 
     Attributes:
-        line: All tokens, one after the other.
+        line: All tokens, one after another.
         ends: Where each document ends.
     """
 
@@ -103,18 +103,19 @@ class Corpus:
             start = end
 
     def samples(self, seq_len: int) -> np.ndarray:
-        """Return the line cut into whole samples, for formats that store those."""
+        """Return the line cut into whole samples, for formats that store samples."""
         count = len(self.line) // seq_len
         return self.line[: count * seq_len].reshape(count, seq_len)
 
     def records(self, seq_len: int | None) -> Iterator[np.ndarray]:
-        """Yield samples, or the documents where there is no length."""
+        """Yield samples, or without a length the documents."""
         yield from self.documents() if seq_len is None else self.samples(seq_len)
 
 
 Write = Callable[[Corpus, Path, int | None], None]
-"""Writes a corpus to a folder: with a length, so that samples of it can be read; with
-None, document by document, as far as the format knows documents."""
+"""Writes a corpus to a folder. With a length, samples of this length can then be read;
+with None, it is written document by document, if the format knows documents.
+"""
 
 
 def flat_tokens(job: Job) -> np.ndarray:
@@ -134,10 +135,10 @@ def serve(
 
     Args:
         batches: Opens what was written and yields batches from `job.start` on.
-        write: See `Write`; None where the flat file is read.
-        packages: Distributions whose versions count.
-        gives: What batches are: `"jax"`, `"numpy"`, or `"both"`, whichever the job
-            wants. Those of numpy are put on the device here, by `job.put`.
+        write: See `Write`; None if the library reads the flat file.
+        packages: Distributions whose versions are reported.
+        gives: Type of the batches: `"jax"`, `"numpy"`, or `"both"`, as the job wants.
+            This module puts numpy batches on the device, by `job.put`.
     """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -178,7 +179,7 @@ class _Server:
     def do_write(
         self, flat: str, ends: str, dtype: str, folder: str, seq_len: int | None
     ) -> dict[str, Any]:
-        """Write a corpus that is in memory; bytes on disk, and seconds."""
+        """Write a corpus that is in memory; return bytes on disk, and seconds."""
         assert self._write is not None
         corpus = Corpus(np.fromfile(flat, dtype), np.load(ends))
         place = Path(folder)
@@ -200,15 +201,14 @@ class _Server:
     def do_measure(
         self, job: dict[str, Any], seconds: float, cold: bool = False
     ) -> dict[str, Any]:
-        """Draw batches for so long, an epoch after the other.
+        """Draw batches for a time, epoch after epoch.
 
-        Opening and the first batch of an epoch have a time of their own; with 0 seconds
-        there is nothing else. Cold pages are drawn once at most. Warm ones are
-        opened and drawn for half the time before anything counts, for a process that
-        was idle starts slowly.
+        Opening and the first batch are timed separately; with 0 seconds nothing else
+        is. Cold pages are drawn at most once. Warm pages are opened and drawn for half
+        the time before the measurement, because a process that was idle starts slowly.
 
         Raises:
-            OSError: The pages are to be cold, and stay in memory.
+            OSError: The pages must be cold but stay in memory.
         """
         todo = _job(job)
         if cold:
@@ -222,7 +222,7 @@ class _Server:
         return {"first_s": first_s, "seconds": drawn_s, "tokens": tokens}
 
     def _draw(self, job: Job, seconds: float) -> tuple[float, float, int]:
-        """Return seconds to the first batch, seconds and tokens of those after it."""
+        """Return seconds to the first batch, and seconds and tokens of later ones."""
         clock = time.perf_counter
         began = clock()
         batches = self._open(job)
@@ -250,7 +250,7 @@ class _Server:
         return first_s, drawn_s, count * shape[0] * shape[1]
 
     def do_memory(self, job: dict[str, Any], num_batches: int) -> dict[str, Any]:
-        """Draw batches; private memory more than before opening."""
+        """Draw batches; return the growth of private memory since before opening."""
         todo = _job(job)
         if "jax" in sys.modules:  # what JAX holds is not the loader's
             sys.modules["jax"].numpy.zeros(1).block_until_ready()
@@ -275,7 +275,7 @@ class _Server:
     def do_check(
         self, job: dict[str, Any], blend: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Return what is true of the batches of a corpus of positions."""
+        """Check the batches of a corpus of positions; return the results."""
         return delivered.report(
             self._gather,
             _job(job),
@@ -283,7 +283,7 @@ class _Server:
         )
 
     def _gather(self, job: Job, limit: int) -> list[np.ndarray]:
-        """Return copies of the batches of an epoch, or as many as the limit."""
+        """Return copies of an epoch's batches, up to a limit."""
         iterator = self._open(job)
         made = [np.array(batch) for batch in islice(iterator, limit)]
         _close(iterator)
