@@ -272,9 +272,7 @@ class Program:
             )
 
     def _merge(self, job: Job, record: Record, seen: int) -> int:
-        """Copy the fields that the process has written since `seen`; return their
-        time.
-        """
+        """Copy the fields that a process has written since `seen`; return when."""
         if not job.record.exists():
             return seen
         changed = job.record.stat().st_mtime_ns

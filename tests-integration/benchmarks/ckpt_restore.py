@@ -94,7 +94,7 @@ def resident(field: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
-    """Run the benchmark; return the gigabytes beyond the result of each way."""
+    """Run the benchmark; return for each way the gigabytes needed beyond its result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)

@@ -203,7 +203,7 @@ def trial(
 
 
 def cleaned(pattern: str) -> str:
-    """Run `clean`, again while a writer that lost its driver has not ended."""
+    """Run `clean`; repeat it until a writer that has lost its driver ends."""
     stop_s = time.monotonic() + 60
     while True:
         done = subprocess.run(

@@ -188,13 +188,14 @@ def _bounds(starts: Sequence[RunStart], rows: TimedRows) -> list[int]:
 def _of_start(
     start: RunStart, rows: TimedRows, then: RunStart | None
 ) -> Iterator[tuple[str, float]]:
-    """Yield how the time of one start was spent.
+    """Yield how the time of one start was spent, and set when it ended.
 
     `then` is the next start, and `rows` are those of this start that were kept.
     """
     yield "restoring", start.ready - start.began
+    # The newest training row, and the newest row of any kind; without rows, the start.
     step, step_s = float(start.step), 0.0
-    last = trained = start.ready
+    last_trained = last = start.ready
     training = rows[rows.is_training.astype(bool)]
     if len(training):
         num_steps = np.diff(training.step, prepend=step).clip(min=0)
@@ -206,20 +207,24 @@ def _of_start(
         yield "evaluating", training.eval_s.sum()
         yield "saving", training.save_s.sum()
         step, step_s = float(training.step[-1]), float(training.step_s[-1])
-        trained = float(training.time[-1])
+        last_trained = float(training.time[-1])
     if len(rows):
         last = float(rows.time[-1])
     # No training row has the time of a last evaluation.
-    yield "evaluating", max(0.0, last - trained)
+    yield "evaluating", max(0.0, last - last_trained)
     # Steps up to the checkpoint from which the next start went on have no row.
     unlogged = 0.0 if then is None else max(0, then.step - step) * step_s
     if start.given_up_until > last:
+        # The time after the last kept row went into steps that the next start keeps,
+        # up to its checkpoint, and into steps that it repeats.
         gone = start.given_up_until - last
         unlogged = min(unlogged, gone)
         yield "lost", gone - unlogged
         last = start.given_up_until
     elif last > start.ready:
+        # Nothing was given up, so the last save took what those steps leave.
         unlogged = min(unlogged, max(0.0, start.ended - last))
         yield "saving", max(0.0, start.ended - last - unlogged)
     yield "steps", unlogged
+    # The idle time until the next start begins here, perhaps with a given-up row.
     start.ended = max(start.ended, last)

@@ -79,7 +79,6 @@ class Copies:
                 return descriptor is not None
 
     def _release(self, directory: Path) -> None:
-        """Release the claim on a directory."""
         descriptor = self._claimed.pop(directory, None)
         if descriptor is not None:
             unlock_folder(descriptor)

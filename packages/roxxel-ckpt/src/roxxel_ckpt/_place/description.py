@@ -477,7 +477,6 @@ def delivered(
 
 
 def _digests(step: Step, process: int, crc: int) -> dict[str, FileDigest]:
-    """Return the digests of the files that a process wrote, by name."""
     name = digests_file(process)
     body = unsealed(step.location, name, step.read)
     if crc_of(body) != crc:

@@ -327,7 +327,6 @@ def _export(options: argparse.Namespace) -> int:
 def _exported_names(
     step: Step, leaves: Mapping[str, LeafSpec], part: str | None, *, is_all: bool
 ) -> dict[str, str]:
-    """Map the leaves to export to their names in the file."""
     from roxxel_ckpt._arrays.export import exported_name
 
     if is_all:

@@ -169,12 +169,20 @@ class Solver:
         return self._cursors[name].switched_to(seq_len)
 
     def _legs(self, phase: Phase, cursors: Mapping[str, Cursor]) -> Iterator[Leg]:
+        """Yield the legs of a phase: each ends where its first source runs out.
+
+        The last leg has no end if none of its sources runs out, and ends the phase if
+        the policy of the source that runs out says so.
+        """
+        # Samples that the policy of each source still allows; None for any number.
         left: dict[str, int | None] = {}
         for name, (stream, before) in cursors.items():
             epochs = self._policies[name].epochs
             left[name] = None
             if epochs is not None:
                 left[name] = max(0, stream.samples_until(epochs) - before)
+        # Samples after which no leg is needed any more, those of skipped steps
+        # included; None if the sources decide how long the phase is.
         needed = None
         if phase.declared_steps is not None:
             skips = self._declaration.skips
@@ -189,6 +197,7 @@ class Solver:
         start = 0
         while alive and (needed is None or start < needed):
             blend = Blend(alive, self._order_names)
+            # One past the sample of the blend with which each source runs out.
             ends = [
                 (blend.sample_index(name, limit - given[name] - 1) + 1, name)
                 for name in alive

@@ -288,12 +288,13 @@ class CorpusReader:
         """Return the index of a document's end among all ends of a packed shard."""
         unit, ends = self._unit_of(shard), shard.document_ends
 
-        def before(at: int) -> int:
-            """Return the documents before an end, without paddings."""
-            return at - (int(ends[at - 1]) if at else 0) // unit
+        def documents_before(at: int) -> int:
+            # Each bin ends with one padding, so there is one for each whole unit.
+            num_paddings = (int(ends[at - 1]) if at else 0) // unit
+            return at - num_paddings
 
-        at = bisect_left(range(len(ends)), document, key=before)
-        # Padding counts as many documents before it as the document that follows it.
+        at = bisect_left(range(len(ends)), document, key=documents_before)
+        # A padding has as many documents before it as the document that follows it.
         is_after = is_padding(ends[at : at + 1], ends[at + 1 : at + 2], unit)
         return at + int(is_after[0])
 

@@ -367,7 +367,6 @@ class _Fetcher:
 
 
 def _outcome(request: _Request) -> Answer:
-    """Wait for a request; return its answer, or raise its error."""
     # The client has its own time limit. This limit covers a stuck queue.
     limit_s = 2 * request.timeout_s
     if not request.done.wait(limit_s):

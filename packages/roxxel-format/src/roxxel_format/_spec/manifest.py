@@ -342,7 +342,7 @@ def extended(data: bytes, end: Manifest, new: Manifest) -> bytes:
 
 
 def joined_arguments(writes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the arguments that writes share, and how many writes as `joined`.
+    """Return the arguments that all writes share; `joined` counts the writes.
 
     By `joined`, `exist="keep"` sees that no single write made the corpus.
     """
@@ -513,7 +513,6 @@ def _parsed(table: dict[str, Any]) -> Manifest:
 
 
 def _joined(tables: Iterable[dict[str, Any]], key: str) -> list[Any]:
-    """Return the lists of this name of all parts, one after another."""
     return [*chain.from_iterable(_list(each.get(key), key) for each in tables)]
 
 

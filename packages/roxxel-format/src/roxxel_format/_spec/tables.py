@@ -51,7 +51,7 @@ class ShardTable:
     def own_documents(self, unit: int | None) -> list[int]:
         """Return for each shard the number of documents that begin in the shard.
 
-        In bins of `unit` tokens, the padding of each counts as one more document.
+        In bins of `unit` tokens, the padding of a bin counts as one more document.
         """
         pairs = zip(self.num_documents, self.joined(), strict=True)
         counts = [count - is_joined for count, is_joined in pairs]
@@ -215,10 +215,9 @@ class ColumnTable:
         return is_same_type and all(old in {"", new} for old, new in pairs)
 
     def value_digests(self, counts: Sequence[int]) -> list[str]:
-        """For each count, return the digest of the values of the first `count` shards.
+        """Return, for each count, the digest of the values in the first `count` shards.
 
-        `counts` must ascend. The digest is "" where one of these shards lacks the
-        column.
+        `counts` must ascend. The digest is "" if one of these shards lacks the column.
         """
         digest = blake2b(b"roxxel column 1", digest_size=DIGEST_SIZE)
         digest.update(f"{self.per} {self.dtype}".encode())

@@ -292,7 +292,6 @@ def _flat(values: object) -> np.ndarray[Any, Any]:
 
 
 def _encoded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return strings as UTF-8."""
     return np.char.encode(values, "utf-8") if values.dtype.kind == "U" else values
 
 

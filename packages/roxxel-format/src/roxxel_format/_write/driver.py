@@ -142,8 +142,8 @@ class CorpusWrite:
         Needs no lock, so it works in a read-only folder.
 
         Args:
-            describe: Describes how the recorded arguments differ, if the caller can say
-                it better.
+            describe: Words the difference of the recorded arguments, if the caller has
+                better words.
 
         Raises:
             FileExistsError: The corpus was made with other arguments, or lacks a file.

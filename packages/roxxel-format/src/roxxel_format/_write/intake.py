@@ -133,7 +133,6 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
 
 
 def _with_chat(options: WriteOptions, tokenizer: Tokenizer | None) -> WriteOptions:
-    """Return the options with the renderer of chats, if there are chats."""
     fields = options.fields
     chat = fields.chat
     if not isinstance(chat, (str, os.PathLike, bool)) or not chat:
@@ -277,7 +276,7 @@ class Intake:
             yield from [np.empty(0, np.uint8)] * num_waiting
 
     def encoded(self, documents: Iterable[object]) -> Iterator[object]:
-        """Yield documents; texts that a tokenizer encoded already, in batches."""
+        """Yield documents; a tokenizer encodes texts in batches before."""
         if self.tokenizer is None or self.tokenizer.encode_batch is None:
             return iter(documents)
         return _batched(documents, self.tokenizer)
@@ -571,7 +570,6 @@ def _as_rows(rows: Iterable[object], fields: Fields) -> Iterator[Row]:
 
 
 def _row(number: int, row: object, fields: Fields) -> Row:
-    """Return the document of a mapping."""
     if not isinstance(row, Mapping):
         raise _RowError(
             number,

@@ -122,7 +122,10 @@ class WriteJob:
             return folder / shard.name
 
         intake = self._loaded_intake()
-        return write_shards(place, self.options, intake, new_path, documents, dict)
+        # Rows are read only with an `ending`; a task has nothing to add there.
+        return write_shards(
+            place, self.options, intake, new_path, documents, ending=dict
+        )
 
     def _loaded_intake(self) -> Intake:
         if self._tokenizer is None:

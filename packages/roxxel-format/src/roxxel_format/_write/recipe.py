@@ -226,13 +226,14 @@ class Recipe:
             added = recipe._added(place, new)  # noqa: SLF001 - of self
             if place.commit(added, appends=self.appends):
                 break
+            # Another write was first: look at its manifest, and perhaps try again.
             place.begin()
             if place.lists(new.shards.names):
                 # Committed already: by us, and the answer was lost, or by another
                 # process of this write.
                 return place.summary(new, started)
             if self.exist == "replace" and place.end.fingerprint == base:
-                continue
+                continue  # It was a compaction, so there is still the same to replace.
             is_unclear = self.appends and place.files.may_act_late
             if is_unclear and place.lists([str(added.fingerprint)]):
                 # Names cannot tell any more whose documents were merged.

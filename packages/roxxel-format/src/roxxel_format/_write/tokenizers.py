@@ -185,7 +185,7 @@ class Tokenizer:
         """Return the tokens that `encode` adds before and after each text.
 
         Raises:
-            ValueError: They are unknown.
+            ValueError: These tokens are unknown.
         """
         if self.encode_part is None:
             if encoded_ids(self.encode("")).size:

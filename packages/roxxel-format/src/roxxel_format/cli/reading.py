@@ -191,7 +191,7 @@ def _per_token(inputs: Sequence[InputTotals]) -> str:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return a single path as `str`, because `Roxxel` reads no manifest for a list.
+    """Return a single path as `str`, because for a list `Roxxel` ignores manifests.
 
     If the files belong to two corpora, an unquoted pattern probably matched a held-out
     corpus too, so a note says that they are read as one.

@@ -165,6 +165,5 @@ def _grams(words: _Hashes, size: int) -> _Hashes:
 def _in_documents(
     starts: _Places, stops: _Places, texts: _Places, documents: _Places
 ) -> tuple[_Places, _Places, _Places]:
-    """Return the hits that lie in one document."""
     is_in = documents[starts] == documents[stops - 1]
     return starts[is_in], stops[is_in], texts[is_in]

@@ -510,7 +510,6 @@ def _printed_text(value: object) -> str:
 
 
 def _without_marks(text: str) -> tuple[str, _Spans]:
-    """Return a text without marks, and the spans between them."""
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
     size = 0

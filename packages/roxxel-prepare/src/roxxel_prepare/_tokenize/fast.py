@@ -81,7 +81,7 @@ class FastTokenizer:
 
     @property
     def encoder(self) -> str:
-        """The library that encodes and the reference, with their versions."""
+        """The encoding library, with its version and the reference's."""
         fast, reference = (
             f"{name} {version(name)}" for name in ("fastokens", "tokenizers")
         )
@@ -167,7 +167,7 @@ class FastTokenizer:
         return [items[start:stop] for start, stop in pairwise(bounds)]
 
     def _differing(self, texts: Sequence[str]) -> list[int]:
-        """Return the numbers of texts with a character that they encode differently."""
+        """Return the numbers of the texts with a character of which the ids differ."""
         wide = [n for n, text in enumerate(texts) if not text.isascii()]
         points = [_code_points(texts[number]) for number in wide]
         states = [self._known[each] for each in points]

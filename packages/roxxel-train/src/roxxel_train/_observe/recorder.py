@@ -228,7 +228,6 @@ class Recorder:
         return NonFiniteError(step, what, rows, cause)
 
     def _log_rows(self, step: int, what: str) -> tuple[BatchRow, ...]:
-        """Log and return every row of the batch of update `step`."""
         rows = tuple(self._rows_of_batch(step - 1))
         for row in rows:
             self._logger.info(f"step {step}: {what}: {row}", terminal=False)

@@ -160,7 +160,6 @@ def _context(model: Any, options: argparse.Namespace) -> int:
 
 
 def _table(tasks: Mapping[str, Any]) -> list[str]:
-    """Return a line for each metric of each task."""
     rows = [
         (
             task,

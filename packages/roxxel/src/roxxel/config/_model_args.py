@@ -128,7 +128,6 @@ def _shown(tokens: Sequence[int]) -> str:
 
 
 def _recipe_model(config: RunConfig) -> LlamaConfig:
-    """Return the sizes of the recipe's model."""
     own = {"preset", *(each.name for each in fields(LlamaConfig))}
     given = {name: x for name, x in config.model_args.items() if name in own}
     try:

@@ -258,7 +258,6 @@ def _curriculum(
 def _of_opened(
     config: RunConfig, schedule: Schedule, corpora: dict[str, TokenReader], where: str
 ) -> Curriculum:
-    """Return the curriculum of a schedule over open corpora."""
     primary = corpora.pop(schedule.primary)
     try:
         return schedule.relative_to(config.folder).curriculum(primary, corpora)

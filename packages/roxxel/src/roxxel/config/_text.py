@@ -106,7 +106,6 @@ def _rules(schedule: Schedule) -> dict[str, Any]:
 
 
 def _sources(sources: Sources, readers: Readers) -> dict[str, Any]:
-    """Return the values of a table of sources."""
     paths = {name: x[0] if len(x) == 1 else x for name, x in sources.items()}
     return {
         name: {"path": path, **readers[name]} if name in readers else path
@@ -123,7 +122,6 @@ def _add(table: _Keys, values: Mapping[str, Any]) -> _Keys:
 
 
 def _item(value: Any) -> Item:
-    """Return a value of TOML on one line."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):

@@ -41,18 +41,22 @@ def check_trusted(config: RunConfig, run: Path) -> None:
         RunFolderError: A function lies in the run's folder or in an installed package;
             the message names its file.
     """
+    # A named function may be imported from another module, so all of them must be
+    # trusted: the named one, and the one that defines the function.
     definitions = [
-        (text, *each)
+        (text, module, function)
         for text in functions_of(config)
-        for each in definitions_of(config.folder, text, RECIPE)
+        for module, function in definitions_of(config.folder, text, RECIPE)
     ]
     for text, module, function in definitions:
         files = module_files(config.folder, module)
+        # Our own recipe is trusted, unless a module of this name hides it.
         is_recipe = f"{module}:{function}" == RECIPE
         if is_recipe and files[-1:] == [_recipe_file()]:
             continue
         doubts = {str(file): _doubt(file, run) for file in files if file is not None}
-        if not files and not _is_absent(module):  # Else the import says so.
+        # A module without files is part of Python, or missing: then its import fails.
+        if not files and not _is_absent(module):
             doubts = {"Python itself": _NOT_YOURS}
         for where, why in doubts.items():
             if why is not None:

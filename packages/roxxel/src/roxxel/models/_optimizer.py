@@ -258,7 +258,6 @@ def _update(
 def _check_arguments(
     optimizer: str, more: dict[str, Any], parameters: Mapping[str, Any]
 ) -> None:
-    """Check the names of `optimizer_args`."""
     of_recipe = {"learning_rate", "b1", "b2", "weight_decay", "mask"}
     of_recipe |= {"weight_decay_mask", "muon_weight_dimension_numbers"}
     of_recipe |= {name for name in parameters if name.startswith("adam_")}

@@ -495,14 +495,12 @@ def _tensors(
 
 
 def _named_arrays(model: Llama) -> list[tuple[str, Any]]:
-    """Return the arrays of a model by the names of their weights."""
     state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return [(".".join(str(key.key) for key in path), leaf) for path, leaf in leaves]
 
 
 def _architecture_of(config: LlamaConfig) -> str:
-    """Return the `model_type` of a config."""
     for name, each in _ARCHITECTURES.items():
         known = (each.qk_norm, each.norm_placement)
         if known == (config.qk_norm, config.norm_placement):
@@ -541,7 +539,6 @@ def _library(what: str, name: str) -> Any:
 
 
 def _toml(value: Any) -> str:
-    """Return a field of a config as a value of TOML."""
     if isinstance(value, RopeScaling):
         pairs = (f"{key} = {_toml(x)}" for key, x in asdict(value).items())
         return f"{{ {', '.join(pairs)} }}"

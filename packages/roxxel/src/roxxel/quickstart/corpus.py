@@ -191,7 +191,6 @@ def _held_out_limit(documents: tuple[Document, ...]) -> int:
 def _docstrings_in(
     node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> Iterator[str]:
-    """Yield the docstrings of a node and of the definitions in it."""
     text = ast.get_docstring(node)
     if text:
         yield text

@@ -300,7 +300,6 @@ def _mask(file: Path, chosen: Mapping[str, Sequence[int]]) -> tuple[int, int]:
 
 
 def _file_of(run: Run) -> Path:
-    """Return the config file with which a run continues."""
     config = run.config
     assert config is not None  # noqa: S101 - the caller looks
     found = [

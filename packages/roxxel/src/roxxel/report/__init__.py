@@ -102,7 +102,6 @@ def _values(run: RunFolder) -> dict[str, str] | None:
 
 
 def _write(out: Path, content: str) -> None:
-    """Write a page atomically."""
     if out.suffix.lower() not in _SUFFIXES:
         raise RunFolderError(
             f"{out}: the report is an HTML page; give --out a name that ends in .html"

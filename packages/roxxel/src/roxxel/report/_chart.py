@@ -265,7 +265,6 @@ _FOLDED = "More charts: where waits come from, memory, operations a second"
 
 
 def _grid(charts: Sequence[Chart | Scatter]) -> str:
-    """Return the figures of some charts in a grid; empty without charts."""
     figures = "\n".join(each.html for each in charts)
     return f'<div class="charts">\n{figures}\n</div>' if figures else ""
 

@@ -67,7 +67,6 @@ def _is_drawn(chart: Chart) -> bool:
 
 
 def _charts(facts: RunFacts) -> Iterable[Chart]:
-    """Yield every chart that has numbers."""
     train = facts.train
     names = {"loss": "loss of a step", "loss_mean": "mean loss"}
     if train.get("loss") == train.get("loss_mean"):

@@ -126,7 +126,7 @@ def find_tokens(
         chunk: Number of tokens that are read at a time.
 
     Raises:
-        TypeError: The sequence is not a list of integers, but for example a text.
+        TypeError: The sequence is not a list of integers.
         ValueError: The sequence is empty.
 
     Example:

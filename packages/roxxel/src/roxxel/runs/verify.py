@@ -228,7 +228,6 @@ def check_verify(
 def _all_verified(
     run: Run, intervals: Sequence[tuple[int, int]], say: Callable[[str], object]
 ) -> tuple[list[Verification], VerifyReceipt]:
-    """Return the result of each interval, and the receipt."""
     found: list[Verification] = []
     environment = Environment({}, {}, [], None, "")
     for start, stop in intervals:

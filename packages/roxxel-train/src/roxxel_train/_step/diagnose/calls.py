@@ -124,7 +124,6 @@ def _reason(error: Exception) -> str | None:
 
 
 def _described(batch: Any) -> str:
-    """Describe what a batch is, and where inputs and targets are."""
     if isinstance(batch, Mapping):
         arrays = cast("Mapping[str, Any]", batch)
         parts = ", ".join(f"{name!r} {_form(each)}" for name, each in arrays.items())

@@ -212,5 +212,4 @@ def _is_zero(operand: Any) -> bool:
 
 
 def _keeps_tokens(dtype: Any) -> bool:
-    """Return whether a conversion to `dtype` preserves tokens."""
     return not np.issubdtype(dtype, np.integer) or np.dtype(dtype).itemsize >= 4
