@@ -160,5 +160,5 @@ def test_the_run_can_be_verified_replayed_and_sampled(
 ) -> None:
     done = program(trained, compilation_cache, "commands")
 
-    assert "bit-equal (8 rows, 5 state digests" in done.stdout
+    assert "bit-equal (8 rows of the log, 5 digests of the state" in done.stdout
     assert done.stdout.splitlines()[-1] == "[0, 0, 0]"

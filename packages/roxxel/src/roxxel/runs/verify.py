@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointDamagedError
 from roxxel_ckpt.coordination import process_index
+from roxxel_store.amounts import counted
 from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
@@ -73,7 +74,7 @@ class Verification:
     Example:
         >>> print(Verification("run", 8, 16, 8, 2, 41, (), (), 3.0))
         run: steps 8 to 16, trained again from the checkpoint of step 8: bit-equal \
-(8 rows, 2 state digests, 41 leaves)
+(8 rows of the log, 2 digests of the state, 41 arrays of checkpoints)
     """
 
     run: str
@@ -104,8 +105,9 @@ class Verification:
         )
         if self.is_equal:
             compared = (
-                f"{self.num_rows} rows, {self.num_saves} state digests, "
-                f"{self.num_leaves} leaves"
+                f"{counted(self.num_rows, 'row')} of the log, "
+                f"{counted(self.num_saves, 'digest')} of the state, "
+                f"{counted(self.num_leaves, 'array')} of checkpoints"
             )
             lines = [f"{head}: bit-equal ({compared})"]
         else:
