@@ -343,7 +343,8 @@ def _xml(root: str, text: str) -> bytes:
 
 
 def _tag(status: os.stat_result) -> str:
-    return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+    # Two puts may fall into one tick of the file system's clock.
+    return f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"'
 
 
 def _time(status: os.stat_result) -> str:
