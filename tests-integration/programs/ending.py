@@ -38,7 +38,7 @@ import optax
 from drill import SEED, Model
 from flax import nnx
 from roxxel import Curriculum, NonFiniteError, Phase, Preempted, Roxxel, Trainer
-from roxxel_train._together import holders
+from roxxel_train._together import holders, watcher
 from roxxel_train.distributed import initialize
 
 STEPS = 100
@@ -166,6 +166,9 @@ if __name__ == "__main__":
         initialize()
     if options.pop("disks", 0):
         run = str(Path(run) / str(process))
+    if process == 0:
+        # The others need this process until they have ended, however busy the machine.
+        watcher._LEAVE_S = 20.0
     holders._HELD_S = options.pop("held_s", holders._HELD_S)
     log = Path(run) / "system.log"
     accidents = Accidents(effects, log, re.compile(options.pop("until", "")))
