@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "generated",
+    "elsewhere",
 ]
 exclude_patterns = ["_build"]
 default_role = "name"

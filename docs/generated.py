@@ -151,10 +151,11 @@ def keys(
 ) -> str:
     """Return the table of some keys: name, default, meaning, and value if known.
 
-    TOML has no None: `false` turns a setting off where that is allowed, and elsewhere a
-    key without a value is left out.
+    Required keys stand first. TOML has no None: `false` turns a setting off where that
+    is allowed, and elsewhere a key without a value is left out.
     """
     heads = ("key", "default", "meaning")
+    names = sorted(names, key=lambda name: name not in _REQUIRED)
     if types is None:
         rows = ((f"`{x}`", usual.get(x, ""), _toml_of(told.get(x, ""))) for x in names)
         return table(heads, rows)

@@ -9,6 +9,8 @@ import os
 import re
 import runpy
 import sys
+import tomllib
+import zlib
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -217,8 +219,9 @@ def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:
         assert np.mean(np.abs(drawn - shown) > 0.1) < 0.001
 
 
-def test_chart_shows_the_figures_of_the_benchmarks() -> None:
-    drawn: dict[str, str] = runpy.run_path(str(PICTURES / "speed.py"))["drawings"]()
+@pytest.mark.parametrize("program", ["speed.py", "sketches.py"])
+def test_drawings_are_what_their_program_draws_today(program: str) -> None:
+    drawn: dict[str, str] = runpy.run_path(str(PICTURES / program))["drawings"]()
 
     assert {name: (PICTURES / name).read_text() for name in drawn} == drawn
 
@@ -233,6 +236,21 @@ def test_site_has_a_version_an_icon_and_a_search_that_explains() -> None:
     assert "## The learning rate\n" in guide
 
 
+def test_names_of_other_libraries_have_one_page_and_need_no_network() -> None:
+    module = runpy.run_path(str(ROOT / "docs/elsewhere.py"))
+    listed = tomllib.loads((ROOT / "docs/elsewhere.toml").read_text("utf-8"))
+    names: list[str] = []
+    for project, library in listed.items():
+        content: bytes = module["inventory"](project, library["pages"])
+        lines = zlib.decompress(content.split(b"zlib.\n")[1]).decode().splitlines()
+        names += [line.split()[0] for line in lines]
+        assert all(len(line.split()) == 5 for line in lines)
+        assert library["url"].startswith("https://")
+
+    assert {"jax.Array", "nnx.Module", "npt.NDArray"} <= set(names)
+    assert len(names) == len(set(names))
+
+
 def test_reference_is_made_from_the_code() -> None:
     module = runpy.run_path(str(ROOT / "docs/generated.py"))
     pages = {
@@ -244,6 +262,8 @@ def test_reference_is_made_from_the_code() -> None:
     in_python |= {"data_sharding", "logger", "checkpointer"}
     for setting in {each.name for each in fields(TrainConfig)} - in_python:
         assert f"| `{setting}` |" in pages["config"]
+    first = re.findall(r"^\| `(\w+)` \|", pages["config"], re.MULTILINE)[:4]
+    assert set(first) == {"model", "save_path", "sources", "phases"}
     for command in ("train", "where", "format info", "ckpt delete", "prepare plan"):
         assert f"## roxxel {command}\n" in pages["commands"]
     assert "| `--until` `K` | only the steps before step K |" in pages["commands"]
