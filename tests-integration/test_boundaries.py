@@ -26,6 +26,7 @@ from .tools.declared import (
     is_of_extra,
     names,
     project,
+    wanted_by,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def imports(package: str) -> dict[str, str]:
             if isinstance(node, ast.Call) and LAZILY.match(ast.unparse(node)):
                 modules = {ast.literal_eval(node.args[0]).split(".")[0]}
             else:
-                modules = imported_by(node)
+                modules = imported_by(node) | wanted_by(node)
             for name in modules - own:
                 place = f"{path.relative_to(PACKAGES)}:{getattr(node, 'lineno', 0)}"
                 found.setdefault(brought_by(name), place)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,23 @@ def test_levanter_refuses_what_would_read_other_batches(fed: Any) -> None:
         fed(128, id="r")
     with pytest.raises(ValueError, match=r"trainer\.id is None"):
         fed()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_levanter_can_write_down_the_config_that_it_is_given(fed: Any) -> None:
+    written = importlib.import_module("draccus").dump(fed(id="r"))
+
+    assert "train_seq_len: 65" in written
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_levanter_refuses_rows_of_another_length_than_its_launch(fed: Any) -> None:
+    position = importlib.import_module("haliax").Axis("position", 65)
+    rows = fed(id="r").data.train_set(position, None, key=None)
+    first_of_step_6 = SHORT * 8
+
+    with pytest.raises(ValueError, match=r"step 6 has rows of 129 .* this launch 65"):
+        asyncio.run(rows.get_batch([first_of_step_6]))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_curriculum import Curriculum, Phase, StateMismatch
-from roxxel_curriculum.olmo import StepLoader
+from roxxel_curriculum.olmo import StepLoader, StepRecorder
 from roxxel_format import Roxxel
 
 from . import blended
@@ -62,6 +63,14 @@ def test_olmo_refuses_the_checkpoint_of_another_corpus(
     train: blended.Program, tmp_path: Path
 ) -> None:
     train.check_other_corpus_is_refused(tmp_path)
+
+
+def test_a_log_is_refused_that_would_call_skipped_steps_trained() -> None:
+    recorder = StepRecorder(folder="unwritten")
+    recorder.trainer = SimpleNamespace(steps_to_skip=[(2, 4)], data_loader=None)
+
+    with pytest.raises(ValueError, match="without StepRecorder"):
+        recorder.pre_train()
 
 
 def test_a_run_is_read_once_and_only_by_its_own_loader(

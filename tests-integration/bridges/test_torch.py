@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import socket
 import subprocess
@@ -18,11 +19,20 @@ import pytest
 import roxxel_curriculum.torch
 import torch
 from roxxel_curriculum import Curriculum, CurriculumError, Phase
+from roxxel_curriculum.digest import add_step, batch_digest, digest_text
+from roxxel_curriculum.run_log import METRICS, RunLog
+from roxxel_curriculum.steps import StepIterator
 from roxxel_curriculum.testing import PositionReader
-from roxxel_curriculum.torch import Steps, step_loader
+from roxxel_curriculum.torch import RankSteps, Steps, step_loader
 from torch.utils.data import DataLoader, DistributedSampler
 
-from .torch_ranks import VOCABULARY, WRAPPERS, sampler_of, trained_weights
+from .torch_ranks import (
+    VOCABULARY,
+    WRAPPERS,
+    curriculum_of,
+    sampler_of,
+    trained_weights,
+)
 
 if TYPE_CHECKING:
     from roxxel_curriculum import Sampler
@@ -64,6 +74,37 @@ def test_a_rank_reads_its_own_rows(sampler: Sampler) -> None:
     for rank, rows in enumerate((slice(0, 2), slice(2, 4))):
         loader = step_loader(sampler, rank=rank, world_size=2)
         assert_steps(loader, sampler, range(8), rows)
+
+
+def test_a_rank_moves_its_steps_and_digests_what_it_got() -> None:
+    curriculum = Curriculum(PositionReader(10_000), [Phase(4, 4, 9)])
+    steps = StepIterator(curriculum, 3, fields=("tokens", "loss_mask"))
+    ranks, whole = RankSteps(steps, num_workers=1), curriculum.sampler(3)
+
+    found = iter(ranks)
+    for step in range(2):
+        inputs = next(found)["inputs"]
+        assert steps.step == step + 1
+        assert ranks.digest(inputs) == batch_digest(whole.batch(step))
+    assert np.array_equal(ranks.first()["inputs"].numpy(), whole.batch(0)[:, :-1])
+    assert steps.step == 2
+    assert np.array_equal(next(found)["inputs"].numpy(), whole.batch(2)[:, :-1])
+
+
+def test_the_log_of_a_loop_has_the_digest_of_every_step(
+    sampler: Sampler, tmp_path: Path
+) -> None:
+    curriculum = curriculum_of()
+    with RunLog(tmp_path, curriculum, sampler) as log:
+        for step, batch in enumerate(step_loader(sampler, num_workers=1)):
+            log.record(step, batch, loss=2.5)
+
+    _, *rows, end = map(json.loads, (tmp_path / METRICS).read_text().splitlines())
+    digest = 0
+    for step, row in enumerate(rows):
+        digest = add_step(digest, step, batch_digest(sampler.batch(step)))
+        assert (row["step"], row["digest"]) == (step + 1, digest_text(digest))
+    assert end["status"] == "complete"
 
 
 def test_fields_become_a_dict_of_tensors() -> None:

@@ -64,7 +64,7 @@ def test_two_ranks_go_on_where_one_stopped(train: Launched) -> None:
     ("option", "words"),
     [
         ("--training.seq_len=64", "set training.seq_len to 128"),
-        ("--training.global_batch_size=64", "the 16 micro batches"),
+        ("--training.global_batch_size=64", "16 micro batches"),
         ("--training.steps=12", "set training.steps to 10"),
     ],
 )

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 VOCABULARY = 256
 
 
-def sampler_of() -> Sampler:
+def curriculum_of() -> Curriculum:
     reader = PositionReader(10_000, dtype="uint8")
-    return Curriculum(reader, [Phase(5, 4, 17), Phase(3, 4, 33)]).sampler(seed=3)
+    return Curriculum(reader, [Phase(5, 4, 17), Phase(3, 4, 33)])
+
+
+def sampler_of() -> Sampler:
+    return curriculum_of().sampler(seed=3)
 
 
 def trained_weights(wrap: Any = None) -> torch.Tensor:

@@ -7,7 +7,6 @@ itself. The sources are read, and none is imported.
 from __future__ import annotations
 
 import ast
-import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,15 +57,24 @@ def is_of_extra(path: Path) -> bool:
     """Return whether a module needs a library that its package does not require.
 
     Such a module raises an error when it is imported without: `missing_extra`, or for
-    a library that only its users have, a `ModuleNotFoundError`.
+    a library that only its users have, that of `modules_of`.
     """
+    body = ast.parse(path.read_text("utf-8")).body
     return any(
-        isinstance(node, ast.Raise)
-        and re.search(r"missing_extra\(|ModuleNotFoundError\(", ast.unparse(node))
-        for block in ast.parse(path.read_text("utf-8")).body
+        isinstance(node, ast.Raise) and "missing_extra(" in ast.unparse(node)
+        for block in body
         if isinstance(block, ast.Try)
         for node in ast.walk(block)
-    )
+    ) or any(isinstance(each, ast.Assign) and wanted_by(each.value) for each in body)
+
+
+def wanted_by(node: ast.AST) -> set[str]:
+    """Return the top modules that a call of `modules_of` imports."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "modules_of":
+        return set()
+    named = [each for argument in node.args[2:] for each in ast.walk(argument)]
+    words = [str(each.value) for each in named if isinstance(each, ast.Constant)]
+    return {word.split(".")[0] for word in words}
 
 
 def imported_by(node: ast.AST) -> set[str]:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
 from roxxel_curriculum.digest import batch_digest
 from roxxel_curriculum.run_log import METRICS, RunLog, StepLog
-from roxxel_curriculum.share import Share, check_length, next_token, step_of_row
+from roxxel_curriculum.share import (
+    Share,
+    check_length,
+    check_parts,
+    check_steps,
+    next_token,
+    step_of_row,
+)
 from roxxel_curriculum.steps import StepIterator
 from roxxel_curriculum.testing import PositionReader
 
@@ -173,6 +180,17 @@ def test_a_phase_beyond_a_table_of_positions_is_named() -> None:
     check_length(sampler, "max_len", 17, over=0)
     with pytest.raises(ValueError, match=r"phase 1 .* set max_len to 16 or more"):
         check_length(sampler, "max_len", 15)
+
+
+def test_what_a_trainer_would_cut_is_named_with_the_remedy() -> None:
+    sampler = curriculum_of([Phase(1, 4, 9), Phase(1, 6, 9)]).sampler(0)
+
+    check_parts(sampler, 2, "processes")
+    with pytest.raises(CurriculumError, match=r"phase 1 .* 4 parts .* multiple of 4"):
+        check_parts(sampler, 4, "parts")
+    check_steps(sampler, "steps", 2)
+    with pytest.raises(ValueError, match=r"steps=3, .* set steps to 2"):
+        check_steps(sampler, "steps", 3)
 
 
 def test_columns_say_what_is_learned() -> None:

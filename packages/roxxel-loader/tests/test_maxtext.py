@@ -170,9 +170,9 @@ def test_the_log_has_what_the_devices_hold_and_waits_for_its_loss(
     ("changes", "named"),
     [
         ({"global_batch_size_to_train_on": 2}, "per_device_batch_size"),
-        ({"gradient_accumulation_steps": 3}, "gradient_accumulation_steps=3"),
+        ({"gradient_accumulation_steps": 3}, "3 parts .*gradient_accumulation_steps"),
         ({"max_target_length": 15}, "max_target_length to 16"),
-        ({"steps": 6}, "steps=5"),
+        ({"steps": 6}, "set steps to 5"),
         ({"dataset_type": "hf"}, "dataset_type=grain"),
         ({"enable_rampup_batch_size": True}, "enable_rampup_batch_size"),
         ({"expansion_factor_real_data": 2}, "expansion_factor_real_data=2"),

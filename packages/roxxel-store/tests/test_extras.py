@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from roxxel_store import missing_extra, roxxel_command
+from roxxel_store import missing_extra, modules_of, roxxel_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +19,13 @@ def test_a_missing_library_names_package_and_extra() -> None:
     assert str(error).startswith("reading t.zip needs zipper; ")
     assert '"roxxel-some[zip]"' in str(error)
     assert error.name == "zipper"
+
+
+def test_a_missing_framework_names_what_to_install() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"my.bridge .*install torchzip") as e:
+        modules_of("my.bridge", "torchzip", "json", "zip_of_torch.parts")
+
+    assert e.value.name == "zip_of_torch"
 
 
 @pytest.mark.parametrize(

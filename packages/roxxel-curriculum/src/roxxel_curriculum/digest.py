@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["add_step", "batch_digest", "device_digest", "digest_text", "sum_digests"]
+__all__ = [
+    "add_step",
+    "batch_digest",
+    "device_digest",
+    "digest_text",
+    "from_halves",
+    "sum_digests",
+    "to_halves",
+]
 
 _MASK = (1 << 64) - 1
 _HALF = (1 << 32) - 1
@@ -60,8 +68,7 @@ def batch_digest(tokens: npt.ArrayLike, first_row: int = 0) -> int:
         )
     if first_row < 0:
         raise ValueError(f"first_row must be 0 or more, got {first_row}")
-    low, high = _sums(np, array, first_row)
-    return int(low) | int(high) << 32
+    return from_halves(_sums(np, array, first_row))
 
 
 def sum_digests(parts: Iterable[int]) -> int:
@@ -71,9 +78,30 @@ def sum_digests(parts: Iterable[int]) -> int:
         >>> sum_digests([0x1_FFFFFFFF, 0x2_00000001]) == 0x3_00000000
         True
     """
-    low = high = 0
+    sums = np.zeros(2, np.uint32)
     for part in parts:
-        low, high = (low + part) & _HALF, (high + (part >> 32)) & _HALF
+        sums += np.array(to_halves(part), np.uint32)
+    return from_halves(sums)
+
+
+def to_halves(digest: int) -> tuple[int, int]:
+    """Return the lower and the upper 32 bits of a digest, for arrays of 32 bits.
+
+    Example:
+        >>> to_halves(0x1_00000002)
+        (2, 1)
+    """
+    return digest & _HALF, digest >> 32
+
+
+def from_halves(halves: Iterable[Any]) -> int:
+    """Return the digest of its halves, such as those of `device_digest`.
+
+    Example:
+        >>> from_halves(to_halves(7 << 40)) == 7 << 40
+        True
+    """
+    low, high = (int(half) for half in halves)
     return low | high << 32
 
 

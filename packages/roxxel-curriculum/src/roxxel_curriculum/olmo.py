@@ -15,14 +15,15 @@ from it. The callback `StepRecorder` writes the log of the run. Tried with OLMo-
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+from roxxel_store import modules_of
 
 from roxxel_curriculum.run_log import StepLog
 from roxxel_curriculum.share import check_length
 from roxxel_curriculum.steps import StepIterator
-from roxxel_curriculum.torch import gather_digest, next_token_labels, step_loader
+from roxxel_curriculum.torch import RankSteps
 
 if TYPE_CHECKING:
     import os
@@ -32,27 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["StepLoader", "StepRecorder"]
 
-try:
-    _loading: Any = importlib.import_module("olmo_core.data.data_loader")
-    _torch: Any = importlib.import_module("torch")
-    _callbacks: Any = importlib.import_module("olmo_core.train.callbacks")
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_curriculum.olmo needs OLMo-core; install ai2-olmo-core",
-        name="olmo_core",
-    ) from error
-
-_FIELDS = ("tokens", "loss_mask")
+_loading, _callbacks, _distributed = modules_of(
+    "roxxel_curriculum.olmo",
+    "ai2-olmo-core",
+    *("olmo_core.data.data_loader", "olmo_core.train.callbacks", "torch.distributed"),
+)
 
 
-def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch by OLMo-core's names, and apart from it the last column."""
-    columns = next_token_labels(batch)
-    return {
-        "input_ids": columns["inputs"].contiguous(),
-        "labels": columns["labels"].contiguous(),
-        "last": batch["tokens"][:, -1:],
-    }
+def _named(columns: Mapping[str, Any]) -> dict[str, Any]:
+    inputs, labels = columns["inputs"].contiguous(), columns["labels"].contiguous()
+    return {"input_ids": inputs, "labels": labels}
 
 
 class StepLoader(_loading.DataLoaderBase):
@@ -84,11 +74,11 @@ class StepLoader(_loading.DataLoaderBase):
         dp_rank: int = 0,
         num_workers: int = 0,
     ) -> None:
+        fields = ("tokens", "loss_mask")
         self.steps = StepIterator(
-            curriculum, seed, dp_rank, dp_world_size, fields=_FIELDS
+            curriculum, seed, dp_rank, dp_world_size, fields=fields
         )
-        self.last: Any = None  # the last column of the newest batch
-        self._num_workers, self._in_epoch = num_workers, 1
+        self.ranks = RankSteps(self.steps, num_workers)
         _loading.DataLoaderBase.__init__(
             self,
             work_dir=work_dir,
@@ -96,11 +86,7 @@ class StepLoader(_loading.DataLoaderBase):
             dp_world_size=dp_world_size,
             dp_rank=dp_rank,
         )
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of OLMo-core; the whole run is one epoch."""
-        return self._in_epoch
+        self._epoch = 1  # of OLMo-core; the whole run is one epoch
 
     @property
     def total_batches(self) -> int:
@@ -122,21 +108,8 @@ class StepLoader(_loading.DataLoaderBase):
         )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
-        batches = self._loader(self.batches_processed, None, self._num_workers)
-        for batch in batches:
-            self.last = batch.pop("last")
-            yield batch
-
-    def _loader(self, start: int, stop: int | None, num_workers: int = 0) -> Any:
-        return step_loader(
-            self.steps.sampler,
-            start,
-            stop,
-            rank=self.dp_rank,
-            world_size=self.dp_world_size,
-            transform=_named,
-            num_workers=num_workers,
-        )
+        self.steps.step = self.batches_processed
+        return map(_named, self.ranks)
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
         """Begin an epoch of OLMo-core, which is the rest of the run.
@@ -152,7 +125,7 @@ class StepLoader(_loading.DataLoaderBase):
                 "total_batches), and let the phases of the curriculum say how often a "
                 "source is read"
             )
-        self._in_epoch = epoch or 1
+        self._epoch = epoch or 1
 
     def reset(self) -> None:
         """Keep the count: a run has no second epoch."""
@@ -174,9 +147,7 @@ class StepLoader(_loading.DataLoaderBase):
 
     def get_mock_batch(self) -> dict[str, Any]:
         """Return the rows of the first step, for a dry run that trains nothing."""
-        [batch] = self._loader(0, 1)
-        del batch["last"]
-        return batch
+        return _named(self.ranks.first())
 
     def global_num_tokens_in_batch(self, batch: Mapping[str, Any]) -> int:
         """Return the number of tokens of a batch over all ranks."""
@@ -203,12 +174,7 @@ class StepRecorder(_callbacks.Callback):
 
     def __post_init__(self) -> None:
         """Start without a log: `pre_train` opens it."""
-        self._log: StepLog | None = None
-        self._group: Any = None
-
-    @property
-    def _loader(self) -> StepLoader:
-        return cast("StepLoader", self.trainer.data_loader)
+        self._log = StepLog()
 
     def pre_train(self) -> None:
         """Open the log at the step of the restored checkpoint.
@@ -217,7 +183,8 @@ class StepRecorder(_callbacks.Callback):
             ValueError: The trainer skips steps, a phase is longer than it expects, or
                 the log lacks the row of the step before.
         """
-        trainer, loader = self.trainer, self._loader
+        trainer: Any = self.trainer
+        loader: StepLoader = trainer.data_loader
         if trainer.steps_to_skip:
             raise ValueError(
                 f"steps_to_skip={trainer.steps_to_skip}: the log would call these "
@@ -227,45 +194,35 @@ class StepRecorder(_callbacks.Callback):
         if longest is not None:
             check_length(loader.steps.sampler, "max_sequence_length", longest)
         loader.steps.step = loader.batches_processed
-        distributed, rank = _torch.distributed, 0
-        if distributed.is_initialized():
-            self._group = distributed.new_group(backend="gloo")
-            rank = distributed.get_rank()
-        saved_in = str(trainer.save_folder)
+        is_alone = not _distributed.is_initialized()
         self._log = StepLog(
-            self.folder, loader.steps, checkpoints=saved_in, writes=rank == 0
+            self.folder,
+            loader.steps,
+            checkpoints=str(trainer.save_folder),
+            writes=is_alone or _distributed.get_rank() == 0,
         )
         self._log.begin()
 
     def pre_step(self, batch: Mapping[str, Any]) -> None:
         """Record the digest of what the trainer got."""
-        loader, step = self._loader, self.step - 1
-        tokens = _torch.cat([batch["input_ids"].cpu(), loader.last], 1)
-        first = loader.steps.share.rows(step).start
-        digest = gather_digest(tokens, first, self._group)
-        cast("StepLog", self._log).note(step, digest=digest)
+        ranks: RankSteps = self.trainer.data_loader.ranks
+        self._log.note(self.step - 1, digest=ranks.digest(batch["input_ids"]))
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the rows up to a step; OLMo-core hands over several at once."""
-        if self._log is not None and "train/CE loss" in metrics:
+        if "train/CE loss" in metrics:
             self._log.note(step - 1, loss=metrics["train/CE loss"])
             self._log.write(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Flush the rows to the disk, before a checkpoint holds the loader's state."""
-        if self._log is not None:
-            self._log.sync(self.step)
+        self._log.sync(self.step)
         return {}
 
     def on_error(self, exc: BaseException) -> None:
         """Close the log with the error. The step that failed has no row."""
-        self._close(self.step - 1, exc)
+        self._log.close(self.step - 1, exc)
 
     def close(self) -> None:
         """Close the log."""
-        self._close(self.step)
-
-    def _close(self, step: int, error: BaseException | None = None) -> None:
-        if self._log is not None:
-            self._log.close(step, error)
-            self._log = None
+        self._log.close(self.step)

@@ -290,8 +290,8 @@ class StepLog:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str] | None,
-        steps: _Steps,
+        folder: str | os.PathLike[str] | None = None,
+        steps: _Steps | None = None,
         *,
         checkpoints: str | None = None,
         writes: bool = True,
@@ -311,8 +311,8 @@ class StepLog:
                 run begins anew.
             BlockingIOError: Another program writes the log.
         """
-        if self._folder is not None and self._log is None:
-            steps = self._steps
+        steps = self._steps
+        if self._folder is not None and steps is not None and self._log is None:
             self._log = RunLog(
                 self._folder,
                 steps.curriculum,

@@ -2,8 +2,8 @@
 
 In data parallelism every process takes the same step, and its own part of that step's
 rows: `Share.batch`. `next_token` turns rows of T + 1 tokens into the T columns on which
-most loops train. `step_of_row` is for frameworks that ask for single rows, and
-`check_length` for those that size a table of positions.
+most loops train. `step_of_row` is for frameworks that ask for single rows.
+`check_parts`, `check_steps` and `check_length` refuse what a trainer would cut.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum.sampler import Sampler
 
-__all__ = ["NEXT_TOKEN_FIELDS", "Share", "check_length", "next_token", "step_of_row"]
+__all__ = [
+    "NEXT_TOKEN_FIELDS",
+    "Share",
+    "check_length",
+    "check_parts",
+    "check_steps",
+    "next_token",
+    "step_of_row",
+]
 
 NEXT_TOKEN_FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
 """The fields that a sampler needs for all results of `next_token`."""
@@ -61,12 +69,7 @@ class Share:
                 f"the index of this process is {index} of {count} processes; the last "
                 f"one is {count - 1}"
             )
-        for phase in sampler.phases:
-            if phase.batch_size % self.count:
-                raise CurriculumError(
-                    f"phase {phase.index} has batch_size={phase.batch_size}, which "
-                    f"{count} processes cannot share evenly; use a multiple of {count}"
-                )
+        check_parts(sampler, self.count, "processes")
 
     @property
     def total_steps(self) -> int:
@@ -151,6 +154,55 @@ def step_of_row(sampler: Sampler, index: int) -> tuple[int, int]:
     phase = sampler.phases[at]
     step, row = divmod(index - firsts[at], phase.batch_size)
     return phase.start + step, row
+
+
+def check_parts(sampler: Sampler, parts: int, name: str) -> None:
+    """Raise an error if the rows of a phase do not divide into equal parts.
+
+    Args:
+        sampler: The sampler of the run.
+        parts: Number of parts of each batch.
+        name: What a part is, and how to get fewer of them.
+
+    Raises:
+        CurriculumError: A phase has a batch size that `parts` does not divide.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(999), [Phase(2, 4, 9)]).sampler(0)
+        >>> check_parts(sampler, 2, "processes")
+    """
+    for phase in sampler.phases:
+        if phase.batch_size % parts:
+            raise CurriculumError(
+                f"phase {phase.index} has batch_size={phase.batch_size}, which {parts} "
+                f"{name} cannot share evenly; use a multiple of {parts}"
+            )
+
+
+def check_steps(sampler: Sampler, setting: str, value: int) -> None:
+    """Raise an error if a trainer would ask for more steps than the run has.
+
+    Args:
+        sampler: The sampler of the run.
+        setting: What the trainer calls its number of steps.
+        value: Steps that it asks for.
+
+    Raises:
+        ValueError: The run has fewer steps.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(999), [Phase(2, 4, 9)]).sampler(0)
+        >>> check_steps(sampler, "max_steps", 2)
+    """
+    if value > sampler.total_steps:
+        raise ValueError(
+            f"{setting}={value}, but the curriculum has {sampler.total_steps} steps; "
+            f"set {setting} to {sampler.total_steps}"
+        )
 
 
 def check_length(sampler: Sampler, setting: str, value: int, over: int = 1) -> None:

@@ -11,31 +11,25 @@ pinned memory are those of `torch.utils.data.DataLoader`.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import numpy as np
+from roxxel_store import modules_of
 
-from roxxel_curriculum.digest import batch_digest, sum_digests
+from roxxel_curriculum.digest import batch_digest, from_halves, sum_digests, to_halves
 from roxxel_curriculum.share import Share, next_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from roxxel_curriculum.sampler import Sampler
 
-__all__ = ["Steps", "gather_digest", "next_token_labels", "step_loader"]
+__all__ = ["RankSteps", "Steps", "gather_digest", "next_token_labels", "step_loader"]
+
+[_torch] = modules_of("roxxel_curriculum.torch", "torch for your devices", "torch")
 
 _NOT_LEARNED = -100
 """The label that PyTorch's losses ignore."""
-
-try:
-    _torch: Any = importlib.import_module("torch")
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_curriculum.torch needs PyTorch; install torch for your devices",
-        name="torch",
-    ) from error
 
 
 class Steps:
@@ -192,12 +186,89 @@ def gather_digest(tokens: Any, first_row: int, group: Any = None) -> int:
     if group is None:
         return part
     distributed: Any = _torch.distributed
-    own = _torch.tensor([first_row, part & 0xFFFFFFFF, part >> 32])
+    own = _torch.tensor([first_row, *to_halves(part)])
     found = [_torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(found, own, group=group)
-    halves = {row: low | high << 32 for row, low, high in map(_ints, found)}
-    return sum_digests(halves.values())
+    parts = {row: from_halves(halves) for row, *halves in map(_ints, found)}
+    return sum_digests(parts.values())
 
 
 def _ints(tensor: Any) -> list[int]:
     return tensor.tolist()
+
+
+class _Steps(Protocol):
+    """What a `StepIterator` says of itself."""
+
+    sampler: Sampler
+    share: Share
+    step: int
+
+
+class RankSteps:
+    """The columns of the steps to come, for one rank of a trainer, and their digests.
+
+    It moves its `StepIterator` along: one step for each item.
+
+    Args:
+        steps: The `StepIterator` of this rank, with `tokens` and `loss_mask`.
+        num_workers: Processes that read batches ahead, as of PyTorch's `DataLoader`.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.steps import StepIterator
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> steps = StepIterator(Curriculum(PositionReader(999), [Phase(2, 2, 9)]))
+        >>> ranks = RankSteps(steps)
+        >>> next(iter(ranks))["labels"].shape, steps.step
+        (torch.Size([2, 8]), 1)
+    """
+
+    def __init__(self, steps: _Steps, num_workers: int = 0) -> None:
+        self._steps, self._num_workers = steps, num_workers
+        self._group: Any = None
+        self._last: Any = None  # the last column of the newest step
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield `next_token_labels` of each step from the next one on."""
+        loader = self._loader(self._steps.step, num_workers=self._num_workers)
+        for columns in loader:
+            self._last = columns.pop("last")
+            self._steps.step += 1
+            yield columns
+
+    def first(self) -> dict[str, Any]:
+        """Return the columns of the run's first step, and move nothing."""
+        [columns] = self._loader(0, 1)
+        del columns["last"]
+        return columns
+
+    def digest(self, inputs: Any) -> int:
+        """Return the digest of the newest step; all ranks call this method together.
+
+        Args:
+            inputs: The rows of this rank as its trainer received them, without the
+                token that they only predict.
+        """
+        distributed: Any = _torch.distributed
+        is_alone = not (distributed.is_available() and distributed.is_initialized())
+        if self._group is None and not is_alone:
+            self._group = distributed.new_group(backend="gloo")
+        tokens = _torch.cat([inputs.cpu(), self._last], 1)
+        first = self._steps.share.rows(self._steps.step - 1).start
+        return gather_digest(tokens, first, self._group)
+
+    def _loader(self, *steps: int, num_workers: int = 0) -> Any:
+        share = self._steps.share
+        return step_loader(
+            self._steps.sampler,
+            *steps,
+            rank=share.index,
+            world_size=share.count,
+            transform=_with_last,
+            num_workers=num_workers,
+        )
+
+
+def _with_last(batch: Mapping[str, Any]) -> dict[str, Any]:
+    return {**next_token_labels(batch), "last": batch["tokens"][:, -1:]}

@@ -11,18 +11,19 @@ from it. Tried with torchtitan 0.3.0.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from roxxel_store import modules_of
 from roxxel_store.records import find_object
 
 from roxxel_curriculum.run_log import StepLog
-from roxxel_curriculum.share import check_length
+from roxxel_curriculum.share import check_length, check_parts, check_steps
 from roxxel_curriculum.steps import StepIterator
-from roxxel_curriculum.torch import gather_digest, next_token_labels, step_loader
+from roxxel_curriculum.torch import RankSteps
 
 if TYPE_CHECKING:
     import os
@@ -32,26 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["feed"]
 
-try:
-    _loading: Any = importlib.import_module("torchtitan.components.dataloader")
-    _metrics: Any = importlib.import_module("torchtitan.components.metrics")
-    _torch: Any = importlib.import_module("torch")
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_curriculum.torchtitan needs torchtitan; install torchtitan",
-        name="torchtitan",
-    ) from error
-
-_FIELDS = ("tokens", "positions", "loss_mask")
-
-
-class _Given(NamedTuple):
-    """The arguments of `feed`."""
-
-    curriculum: Curriculum
-    seed: int
-    record: str | os.PathLike[str] | None
-    num_workers: int
+_loading, _torch = modules_of(
+    "roxxel_curriculum.torchtitan",
+    "torchtitan",
+    "torchtitan.components.dataloader",
+    "torch",
+)
 
 
 def feed(
@@ -80,7 +67,9 @@ def feed(
     Example:
         >>> config = feed(llama3_debugmodel(), curriculum)  # doctest: +SKIP
     """
-    phases = curriculum.sampler(seed, fields=_FIELDS).phases
+    columns = ("tokens", "positions", "loss_mask")
+    steps = partial(StepIterator, curriculum, seed, fields=columns)
+    phases = steps().sampler.phases
     config.training.steps = phases[-1].stop
     config.training.seq_len = max(phase.seq_len for phase in phases) - 1
     config.training.global_batch_size = phases[0].batch_size
@@ -88,7 +77,8 @@ def feed(
 
     # A config of torchtitan names its trainer nowhere else.
     class StepTrainer(_StepTraining, base._owner):  # noqa: SLF001
-        given = _Given(curriculum, seed, record, num_workers)
+        steps_of, folder = staticmethod(steps), record
+        workers = num_workers
 
         @dataclass(kw_only=True, slots=True)
         class Config(base):
@@ -102,38 +92,15 @@ class _StepLoader(_loading.BaseDataLoader):
     """The micro batches of a run for one rank, as torchtitan counts them."""
 
     def __init__(self, steps: StepIterator, parts: int, num_workers: int) -> None:
-        for phase in steps.sampler.phases:
-            rows = len(steps.share.rows(phase.start))
-            if rows % parts:
-                raise ValueError(
-                    f"phase {phase.index} has batch_size={phase.batch_size}: {rows} "
-                    f"rows a rank, which the {parts} micro batches of an update cannot "
-                    "share evenly; raise training.local_batch_size, or use a multiple "
-                    f"of {phase.batch_size // rows * parts}"
-                )
-        self.steps, self._parts, self._num_workers = steps, parts, num_workers
-        self.last: Any = None  # the last column of the newest step
+        self.steps, self._parts = steps, parts
+        self.ranks = RankSteps(steps, num_workers)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Any]]:
-        steps, share = self.steps, self.steps.share
-        loader = step_loader(
-            steps.sampler,
-            steps.step,
-            rank=share.index,
-            world_size=share.count,
-            num_workers=self._num_workers,
-        )
-        for batch in loader:
-            steps.step, self.last = steps.step + 1, batch["tokens"][:, -1:]
-            named = next_token_labels(batch)
+        for columns in self.ranks:
             names = ("inputs", "positions", "labels")
-            parts = (named[name].chunk(self._parts) for name in names)
+            parts = (columns[name].chunk(self._parts) for name in names)
             for inputs, positions, labels in zip(*parts, strict=True):
                 yield {"input": inputs, "positions": positions}, labels
-        raise ValueError(
-            f"the curriculum has {steps.step} steps, and torchtitan asks for more; set "
-            f"training.steps to {steps.step}"
-        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"data": json.dumps(self.steps.state())}
@@ -150,73 +117,69 @@ class _Made(_loading.BaseDataLoader.Config):
         return self.make(**arguments)
 
 
-class _Losses(_metrics.BaseLogger):
-    """Records the losses that torchtitan logs; torchtitan counts steps from 1."""
-
-    def __init__(self, log: StepLog) -> None:
-        self._log = log
-
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        name = "loss_metrics/global_avg_loss"
-        if name in metrics:  # else they are those of a validation
-            self._log.note(step - 1, loss=metrics[name])
-
-
 _Object: Any = object
 
 
 class _StepTraining(_Object):
-    """What the bridge adds to the work of torchtitan's trainer."""
+    """What a trainer of torchtitan does beside its own work."""
 
-    given: ClassVar[_Given]
+    steps_of: ClassVar[Any]
+    folder: ClassVar[Any]
+    workers: ClassVar[int]
 
     def __init__(self, config: Any) -> None:
+        make = partial(self._loader, config.training.steps)
         trainer: Any = super()
-        trainer.__init__(replace(config, dataloader=_Made(make=self._loader)))
-        distributed = _torch.distributed
-        is_alone = distributed.get_world_size() == 1
-        self._group = None if is_alone else distributed.new_group(backend="gloo")
+        trainer.__init__(replace(config, dataloader=_Made(make=make)))
         # In a pipeline, the ranks of one stage know the loss; the first of them writes.
-        dims, has_loss = self.parallel_dims, True
-        if dims.pp_enabled:
-            has_loss = self.pp_has_last_stage
-        is_first = distributed.get_rank() % (dims.world_size // dims.pp) == 0
+        dims = self.parallel_dims
+        has_loss = self.pp_has_last_stage if dims.pp_enabled else True
+        rank = _torch.distributed.get_rank() % (dims.world_size // dims.pp)
         self._log = StepLog(
-            self.given.record,
+            self.folder,
             self.dataloader.steps,
             checkpoints=f"{config.dump_folder}/{config.checkpoint.folder}",
-            writes=is_first and has_loss,
+            writes=rank == 0 and has_loss,
         )
-        both = _metrics.LoggerContainer()
-        both.add_logger(self.metrics_processor.logger)
-        both.add_logger(_Losses(self._log))
-        self.metrics_processor.logger = both
+        log: Any = self.metrics_processor.log
+
+        def log_noted(step: int, loss: float, *rest: Any, **more: Any) -> None:
+            self._log.note(step - 1, loss=loss)  # torchtitan counts from 1
+            log(step, loss, *rest, **more)
+
+        self.metrics_processor.log = log_noted
 
     def _loader(
-        self, *, dp_rank: int, dp_world_size: int, seq_len: int, **_: Any
+        self,
+        num_steps: int,
+        *,
+        dp_rank: int,
+        dp_world_size: int,
+        seq_len: int,
+        **_: Any,
     ) -> _StepLoader:
-        given = self.given
-        steps = StepIterator(
-            given.curriculum, given.seed, dp_rank, dp_world_size, fields=_FIELDS
-        )
+        steps = self.steps_of(dp_rank, dp_world_size)
         check_length(steps.sampler, "training.seq_len", seq_len)
+        check_steps(steps.sampler, "training.steps", num_steps)
         parts = self.gradient_accumulation_steps
         parts *= self.num_pipeline_parallel_microbatches
-        return _StepLoader(steps, parts, given.num_workers)
+        of_all = (
+            "micro batches of an update (raise training.local_batch_size for fewer)"
+        )
+        check_parts(steps.sampler, parts * dp_world_size, of_all)
+        return _StepLoader(steps, parts, self.workers)
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
         trainer: Any = super()
-        if self.given.record is None:
+        if self.folder is None:
             trainer.train_step(data_iterator)
             return
         self._log.begin()
-        taken, steps = list[Any](), self.dataloader.steps
+        taken, loader = list[Any](), self.dataloader
         trainer.train_step(_noted(data_iterator, taken))
-        step = steps.step - 1
-        tokens = _torch.cat([_torch.cat(taken), self.dataloader.last], 1)
-        first = steps.share.rows(step).start
-        self._log.note(step, digest=gather_digest(tokens, first, self._group))
-        self._log.write(step + 1)
+        step = loader.steps.step
+        self._log.note(step - 1, digest=loader.ranks.digest(_torch.cat(taken)))
+        self._log.write(step)
 
     def state_dict(self) -> dict[str, Any]:
         self._log.sync(self.dataloader.steps.step)

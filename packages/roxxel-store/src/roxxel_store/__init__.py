@@ -8,7 +8,12 @@ Buckets are in modules of their own: `client` (objects), `swap` (compare and swa
 """
 
 from roxxel_store.errors import BucketError
-from roxxel_store.extras import MissingExtraError, missing_extra, roxxel_command
+from roxxel_store.extras import (
+    MissingExtraError,
+    missing_extra,
+    modules_of,
+    roxxel_command,
+)
 from roxxel_store.output import check_output, published
 
 __all__ = [
@@ -16,6 +21,7 @@ __all__ = [
     "MissingExtraError",
     "check_output",
     "missing_extra",
+    "modules_of",
     "published",
     "roxxel_command",
 ]

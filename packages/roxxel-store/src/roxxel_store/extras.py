@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 
 class MissingExtraError(ModuleNotFoundError):
     """A library is missing that an extra of a Roxxel package installs.
@@ -33,6 +36,29 @@ def missing_extra(
         f'{what} needs {library}; install it: pip install "{package}[{extra}]"',
         name=library,
     )
+
+
+def modules_of(what: str, package: str, *names: str) -> list[Any]:
+    """Import modules of a framework that users install themselves.
+
+    Args:
+        what: What needs the framework.
+        package: What to install.
+        names: Full names of the modules.
+
+    Raises:
+        ModuleNotFoundError: The framework, or a package that it imports, is missing.
+
+    Example:
+        >>> modules_of("my.bridge", "numpy", "numpy")[0].__name__
+        'numpy'
+    """
+    try:
+        return [importlib.import_module(name) for name in names]
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{what} needs {error.name}; install {package}", name=error.name
+        ) from error
 
 
 def roxxel_command(line: str) -> str:

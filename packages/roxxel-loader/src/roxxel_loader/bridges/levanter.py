@@ -15,8 +15,8 @@ levanter's checkpoints hold only the number of steps. So each start reads the lo
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +24,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
-from roxxel_curriculum.digest import batch_digest, sum_digests
+from roxxel_curriculum.digest import batch_digest, from_halves, sum_digests, to_halves
 from roxxel_curriculum.run_log import StepLog, recorded_state
 from roxxel_curriculum.share import check_length, step_of_row
 from roxxel_curriculum.steps import StepIterator
-
-try:
-    _checkpoint: Any = importlib.import_module("levanter.checkpoint")
-    _dataset: Any = importlib.import_module("levanter.data.dataset")
-    _examples: Any = importlib.import_module("levanter.data.text.examples")
-    _schedule: Any = importlib.import_module("levanter.schedule")
-    _text: Any = importlib.import_module("levanter.data.text.datasets")
-    _tracker: Any = importlib.import_module("levanter.tracker.tracker")
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_loader.bridges.levanter needs levanter; install marin-levanter",
-        name="levanter",
-    ) from error
+from roxxel_store import modules_of
 
 if TYPE_CHECKING:
     import os
@@ -50,6 +38,12 @@ if TYPE_CHECKING:
 
 __all__ = ["feed"]
 
+_checkpoint, _dataset, _examples, _schedule, _text, _tracker = modules_of(
+    "roxxel_loader.bridges.levanter",
+    "marin-levanter",
+    *("levanter.checkpoint", "levanter.data.dataset", "levanter.data.text.examples"),
+    *("levanter.schedule", "levanter.data.text.datasets", "levanter.tracker.tracker"),
+)
 _FIELDS = ("tokens", "segment_ids", "loss_mask")
 
 
@@ -91,7 +85,6 @@ def feed(
         )
     steps = StepIterator(curriculum, seed, fields=_FIELDS)
     paths = trainer.checkpoint_search_paths(trainer.id)
-    saved_in = trainer.checkpointer.expanded_path(trainer.id)
     found = _checkpoint.discover_checkpoint_candidates(*paths)
     if found and trainer.load_checkpoint is not False:
         steps.restore(recorded_state(record, found[-1].step + 1))  # its last step
@@ -101,21 +94,30 @@ def feed(
     length = rest[0].seq_len
     *_, last = takewhile(lambda phase: phase.seq_len == length, rest)
     rows = _Rows(steps, length, last.stop)
+    saved_in = trainer.checkpointer.expanded_path(trainer.id)
+    recorder = _Record(partial(_Recorder, rows, record, saved_in))
     trackers = trainer.tracker
     trackers = trackers if isinstance(trackers, tuple) else (trackers,)
+
+    class Data(type(config.data)):
+        def train_set(self, Pos: Any, batch_schedule: Any, *, key: Any) -> Any:  # noqa: N803
+            # Not in a mixture of levanter's, which would permute the rows of steps.
+            del batch_schedule, key
+            return _text.NamedLmDataset(rows, Pos)
+
     data = {each.name: getattr(config.data, each.name) for each in fields(config.data)}
     schedule = [
         _schedule.ScheduleStep(phase.start, phase.batch_size) for phase in phases
     ]
     return replace(
         config,
-        data=_Data(**data, rows=rows),
+        data=Data(**data),
         train_seq_len=length,
         trainer=replace(
             trainer,
             train_batch_size=schedule,
             num_train_steps=steps.sampler.total_steps,
-            tracker=(*trackers, _Record(record, rows, saved_in)),
+            tracker=(*trackers, recorder),
         ),
     )
 
@@ -129,14 +131,14 @@ class _Rows(_dataset.AsyncDataset):
     def __init__(self, steps: StepIterator, length: int, stop: int) -> None:
         self.steps, self._length = steps, length
         self.digests: dict[int, dict[int, int]] = {}
-        phases = [phase for phase in steps.sampler.phases if phase.start < stop]
-        self._num_rows = sum(phase.steps * phase.batch_size for phase in phases)
+        self._stop = stop
 
     def is_finite(self) -> bool:
         return True
 
     async def async_len(self) -> int:
-        return self._num_rows
+        phases = [each for each in self.steps.sampler.phases if each.start < self._stop]
+        return sum(phase.steps * phase.batch_size for phase in phases)
 
     async def get_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         made, by_step = dict[int, Any](), dict[int, dict[int, int]]()
@@ -170,10 +172,10 @@ class _Rows(_dataset.AsyncDataset):
         """Return the digest of a step; all processes call this method together."""
         halves = np.zeros((self.steps.sampler.shape(step)[0], 2), np.uint32)
         for row, digest in self.digests.pop(step, {}).items():
-            halves[row] = digest & 0xFFFFFFFF, digest >> 32
+            halves[row] = to_halves(digest)
         # Processes that hold the same row have the same digest of it, the others 0.
         whole = np.asarray(process_allgather(halves)).max(axis=0)
-        return sum_digests(low | high << 32 for low, high in whole.tolist())
+        return sum_digests(map(from_halves, whole))
 
 
 @jax.jit
@@ -184,26 +186,15 @@ def _example(tokens: Any, segment_ids: Any, mask: Any) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class _Data(_text.LmDataConfig):
-    rows: Any = None
-
-    def train_set(self, Pos: Any, batch_schedule: Any, *, key: Any) -> Any:  # noqa: N803
-        # Not in a mixture of levanter's, which would permute the rows of steps.
-        del batch_schedule, key
-        return _text.NamedLmDataset(self.rows, Pos)
-
-
 @_tracker.TrackerConfig.register_subclass("roxxel")
-@dataclass
+@dataclass(init=False)
 class _Record(_tracker.TrackerConfig):
-    folder: Any
-    rows: Any
-    saved_in: str
+    def __init__(self, make: Any) -> None:
+        self.make = make  # no field: levanter writes those down
 
     def init(self, run_id: str | None) -> Any:
         del run_id
-        return _Recorder(self.rows, self.folder, self.saved_in)
+        return self.make()
 
 
 class _Recorder(_tracker.NoopTracker):

@@ -16,23 +16,24 @@ processes goes on from it. Tried with MaxText 0.2.5.
 from __future__ import annotations
 
 import atexit
-import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from roxxel_curriculum.digest import device_digest
+from roxxel_curriculum.digest import device_digest, from_halves
 from roxxel_curriculum.run_log import StepLog
 from roxxel_curriculum.share import (
     NEXT_TOKEN_FIELDS,
     Share,
     check_length,
+    check_parts,
+    check_steps,
     next_token,
 )
 from roxxel_curriculum.steps import StepIterator
-from roxxel_store import missing_extra
+from roxxel_store import missing_extra, modules_of
 
 try:
     from grain.experimental import ElasticIterator
@@ -78,13 +79,13 @@ def feed(
     Example:
         >>> feed(curriculum, seed=0, held_out=valid)  # doctest: +SKIP
     """
-    interface: Any = importlib.import_module(
-        "maxtext.input_pipeline.input_pipeline_interface"
+    interface, loading, training = modules_of(
+        "roxxel_loader.bridges.maxtext",
+        "maxtext",
+        "maxtext.input_pipeline.input_pipeline_interface",
+        "maxtext.input_pipeline.multihost_dataloading",
+        "maxtext.trainers.pre_train.train",
     )
-    loading: Any = importlib.import_module(
-        "maxtext.input_pipeline.multihost_dataloading"
-    )
-    training: Any = importlib.import_module("maxtext.trainers.pre_train.train")
     iterate: Any = training.training_loop_iteration
 
     class Fed(loading.MultiHostDataLoadIterator):
@@ -129,15 +130,12 @@ def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
     mask gets the segmentation 0.
     """
     columns = next_token(batch)
-    positions, segments = columns["positions"], columns["segment_ids"]
-    found = {
-        "inputs": columns["inputs"],
-        "inputs_position": positions,
-        "inputs_segmentation": segments,
-        "targets": columns["targets"],
-        "targets_position": positions,
-        "targets_segmentation": np.where(columns["weights"] == 0, 0, segments),
-    }
+    segments, positions = columns["segment_ids"], columns["positions"]
+    found: dict[str, Any] = {}
+    for part in ("inputs", "targets"):
+        found[part], found[f"{part}_position"] = columns[part], positions
+        found[f"{part}_segmentation"] = segments
+    found["targets_segmentation"] = np.where(columns["weights"] == 0, 0, segments)
     return {n: np.ascontiguousarray(each, np.int32) for n, each in found.items()}
 
 
@@ -175,12 +173,7 @@ class _Steps(ElasticIterator):
         # MaxText itself has waited for the losses before the last step.
         self.log.write(step - 1)
         halves = self._digest(batch["inputs"], batch["targets"])
-
-        def digest() -> int:
-            low, high = np.asarray(halves).tolist()
-            return low | high << 32
-
-        self.log.note(step, digest=digest)
+        self.log.note(step, digest=lambda: from_halves(np.asarray(halves)))
 
     def note_loss(self, loss: Any) -> None:
         """Record the loss of the newest step."""
@@ -221,36 +214,28 @@ class _HeldOut:
 
 def _check(config: Any, sampler: Sampler) -> None:
     """Raise ValueError if MaxText would leave out rows or steps, or lose the step."""
-    if config.dataset_type != "grain":
-        raise ValueError(
-            f"dataset_type={config.dataset_type}: MaxText would write no step into its "
-            "checkpoints; set dataset_type=grain"
-        )
-    if config.expansion_factor_real_data > 1:
-        raise ValueError(
-            f"expansion_factor_real_data={config.expansion_factor_real_data}: every "
-            "process reads its own rows; leave it at -1"
-        )
-    if config.enable_rampup_batch_size:
-        raise ValueError(
-            "enable_rampup_batch_size=True: MaxText would cut a step into several; "
-            "leave it False, and let the phases of the curriculum raise batch_size"
-        )
+    cut = "MaxText would cut a step into several; leave it False, and let the phases"
+    for name, is_right, why in (
+        (
+            *("dataset_type", config.dataset_type == "grain"),
+            "MaxText would write no step into its checkpoints; set dataset_type=grain",
+        ),
+        (
+            *("expansion_factor_real_data", config.expansion_factor_real_data <= 1),
+            "every process reads its own rows; leave it at -1",
+        ),
+        (
+            *("enable_rampup_batch_size", not config.enable_rampup_batch_size),
+            f"{cut} of the curriculum raise batch_size",
+        ),
+    ):
+        if not is_right:
+            raise ValueError(f"{name}={getattr(config, name)}: {why}")
     _check_rows(sampler, config.global_batch_size_to_train_on, "")
     check_length(sampler, "max_target_length", config.max_target_length)
-    parts = config.gradient_accumulation_steps
-    for phase in sampler.phases:
-        if phase.batch_size % parts:
-            raise ValueError(
-                f"phase {phase.index} has batch_size={phase.batch_size}, which "
-                f"gradient_accumulation_steps={parts} does not divide"
-            )
-    if config.steps > sampler.total_steps:
-        raise ValueError(
-            f"steps={config.steps}, but the curriculum has {sampler.total_steps}, and "
-            "MaxText saves no last step when its data end; set "
-            f"steps={sampler.total_steps}"
-        )
+    of_update = "parts of an update (gradient_accumulation_steps)"
+    check_parts(sampler, config.gradient_accumulation_steps, of_update)
+    check_steps(sampler, "steps", config.steps)  # MaxText would save no last step
 
 
 def _check_rows(sampler: Sampler, most: int, which: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from roxxel_curriculum.digest import device_digest
+from roxxel_curriculum.digest import device_digest, from_halves
 
 from roxxel_train._step.loss import ROW_LOSS, ROW_WEIGHT
 
@@ -61,9 +61,9 @@ def tally(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Arra
 
 def read_tally(packed: npt.NDArray[np.uint32]) -> Tally:
     """Unpack the result of `tally`."""
-    low, high, has_digest = (int(x) for x in packed[:_NUM_HEAD])
+    *halves, has_digest = packed[:_NUM_HEAD]
     loss_sums, weights = packed[_NUM_HEAD:].view(np.float32).reshape(2, -1)
-    return Tally(low | high << 32 if has_digest else None, loss_sums, weights)
+    return Tally(from_halves(halves) if has_digest else None, loss_sums, weights)
 
 
 def without_losses(packed: jax.Array) -> jax.Array:
