@@ -98,8 +98,9 @@ def feed(
     recorder = _Record(partial(_Recorder, rows, record, saved_in))
     trackers = trainer.tracker
     trackers = trackers if isinstance(trackers, tuple) else (trackers,)
+    base: Any = type(config.data)
 
-    class Data(type(config.data)):
+    class Data(base):
         def train_set(self, Pos: Any, batch_schedule: Any, *, key: Any) -> Any:  # noqa: N803
             # Not in a mixture of levanter's, which would permute the rows of steps.
             del batch_schedule, key
