@@ -10,7 +10,7 @@
 | `write` makes a corpus of a generator of integer arrays | `test_corpus_is_what_the_generator_gave` |
 | Blocks have 4096 bytes | `test_corpus_is_what_the_generator_gave` |
 | The separator follows every document | `test_corpus_is_what_the_generator_gave` |
-| No shard exceeds `max_shard_bytes` | `packages/roxxel-format/tests/test_writing.py::test_no_shard_is_larger_than_asked` |
+| No shard of several documents exceeds `max_shard_bytes` | `packages/roxxel-format/tests/test_writing.py::test_only_a_shard_of_one_document_is_larger_than_asked` |
 | `estimate_steps` counts the steps of one epoch | `packages/roxxel-format/tests/test_reading.py::test_estimate_steps_is_an_upper_bound`, `test_program_trains_the_whole_schedule` |
 | `with Roxxel(...)` closes the corpus | `packages/roxxel-format/tests/test_reading.py::test_maps_are_given_back_when_a_corpus_is_closed` |
 | A phase takes steps, batch size, sequence length and weights, in this order | `packages/roxxel-curriculum/tests/test_curriculum.py::test_arguments_of_a_phase_have_the_order_of_the_tutorial` |

@@ -65,7 +65,6 @@ def write_sparse_shard(path: Path, num_tokens: int, block_size: int = 4096) -> N
         num_documents=1,
         min_value=0,
         max_value=0,
-        flags=0,
         metadata_size=2,
         checksums_crc=zlib.crc32(checksums.tobytes()),
         metadata_crc=zlib.crc32(b"{}"),

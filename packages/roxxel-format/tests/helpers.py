@@ -112,7 +112,6 @@ SHARD_FIELDS = (
     "documents",
     "least",
     "greatest",
-    "flags",
     "content_digests",
     "digests",
 )
@@ -139,7 +138,7 @@ def manifest_with(
     versions: dict[str, list[Any]] = {
         "fingerprints": [fingerprints[count].hex() for count in counts],
         "tokens": [sum(row[2] for row in first) for first in firsts],
-        "documents": [sum(row[3] - (row[6] & 1) for row in first) for first in firsts],
+        "documents": [sum(row[3] for row in first) for first in firsts],
         "least": [min((row[4] for row in first), default=0) for first in firsts],
         "greatest": [max((row[5] for row in first), default=0) for first in firsts],
         "padding": [0] * len(counts),
@@ -176,7 +175,6 @@ def manifest_of(
             layout.num_documents,
             layout.min_value,
             layout.max_value,
-            layout.flags,
             layout.content_digest.hex(),
             layout.digest.hex(),
         )

@@ -137,9 +137,9 @@ def test_corpora_of_one_file_are_never_joined(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["code.rox", "prose.rox"]
 
 
-@pytest.mark.parametrize("missing", [0, 2, 4])
-def test_a_missing_piece_of_a_document_is_found(missing: int, tmp_path: Path) -> None:
-    corpus = corpus_of(tmp_path, documents_of(12_000), max_shard_bytes=12_000)
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_missing_piece_of_a_write_is_found(missing: int, tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(*[2000] * 5), max_shard_bytes=12_000)
     paths = corpus.paths
     assert len(paths) == 5
     (tmp_path / "c_manifest.json").unlink()

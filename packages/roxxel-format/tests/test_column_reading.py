@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from roxxel_format import Roxxel, ShardError
-from roxxel_format._spec.tables import FIRST_IS_CONTINUED
 
-from .helpers import column_of, corpus_of, documents_of, shard_at, with_manifest
+from .helpers import column_of, corpus_of, documents_of, with_manifest
 
 DOCUMENTS = documents_of(900, 0, 7000, 900)
 MASK = (np.arange(8800) % 7 < 3).astype(np.uint8)
@@ -18,15 +17,13 @@ IDS = np.array([b"first", b"", b"third", b"4"])
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Roxxel:
-    """Return a corpus whose third document is split over shards, with two columns."""
+    """Return a corpus whose third document is larger than a shard, with columns."""
     written = corpus_of(tmp_path, DOCUMENTS, max_shard_bytes=9000)
     assert written.num_shards > 2
     counts = [Roxxel(path).num_tokens for path in written.paths]
     mask = np.split(MASK, np.cumsum(counts)[:-1])
-    # A document belongs to the shard that it begins in.
-    layouts = [shard_at(path).layout for path in written.paths]
-    begin = [each.num_documents - (each.flags & FIRST_IS_CONTINUED) for each in layouts]
-    ids = np.split(IDS, np.cumsum(begin)[:-1])
+    documents = [Roxxel(path).num_documents for path in written.paths]
+    ids = np.split(IDS, np.cumsum(documents)[:-1])
     columns = {
         "loss_mask": column_of(tmp_path, "token", mask, "loss_mask"),
         "id": column_of(tmp_path, "document", ids, "id"),

@@ -225,7 +225,7 @@ def test_a_column_keeps_as_many_files_open_as_its_corpus(
 ) -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("this system does not list the files of a process")
-    written = corpus_of(tmp_path, documents_of(*[5000] * 6))
+    written = corpus_of(tmp_path, documents_of(*[1700] * 18))
     written.write_column("mask", np.arange(written.num_tokens))
     monkeypatch.setattr("roxxel_format._read.files._MOST_MAPS", 2)
     with Roxxel(written.filepath) as corpus:

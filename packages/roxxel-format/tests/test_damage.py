@@ -340,7 +340,7 @@ def test_a_shard_cut_short_while_it_is_mapped_does_not_end_the_process(
     check: str, many: bool, tmp_path: Path
 ) -> None:
     room = 12_000 if many else 100_000
-    corpus = corpus_of(tmp_path, documents_of(9000), max_shard_bytes=room)
+    corpus = corpus_of(tmp_path, documents_of(4500, 4500), max_shard_bytes=room)
     assert (corpus.num_shards > 1) == many
 
     command = [sys.executable, "-c", CUT_SHORT, str(tmp_path), check]
@@ -355,7 +355,7 @@ def test_a_shard_cut_short_while_it_is_mapped_does_not_end_the_process(
 def test_tokens_outside_the_range_that_the_foot_declares_are_not_wrapped(
     length: int, check: Literal["headers", "blocks"], limit: int, tmp_path: Path
 ) -> None:
-    documents = [np.full(20_000, 70_000, np.uint32)]
+    documents = [np.full(5000, 70_000, np.uint32)] * 4
     corpus = corpus_of(tmp_path, documents, max_shard_bytes=limit)
     for path in corpus.paths:
         data = bytearray(Path(path).read_bytes())

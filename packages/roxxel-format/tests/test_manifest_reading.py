@@ -160,7 +160,7 @@ def test_a_shard_that_differs_from_its_entry_is_an_error_at_its_first_use(
 def test_many_shards_are_opened_by_one_file(tmp_path: Path) -> None:
     digests = [f"{number:064x}" for number in range(20_000)]
     rows = [
-        (f"c_{number:05d}.rox", 8192, 1, 1, 1, 1, 0, digest, digest)
+        (f"c_{number:05d}.rox", 8192, 1, 1, 1, 1, digest, digest)
         for number, digest in enumerate(digests)
     ]
     data = manifest_with(rows, [len(rows)], dtype="uint16", block_size=4096)

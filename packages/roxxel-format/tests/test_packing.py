@@ -163,13 +163,15 @@ def test_shards_of_a_packed_corpus_hold_whole_bins(tmp_path: Path) -> None:
     table = listed(tmp_path)
     assert len(table["shards"]["tokens"]) > 2
     assert all(tokens % 10 == 0 for tokens in table["shards"]["tokens"])
-    assert {*table["shards"]["flags"]} == {0}
     assert table["unit"] == 10
     assert sum(table["shards"]["padding"]) == corpus.num_padding
     assert sum(table["shards"]["cut"]) == corpus.num_cut == 800
     assert corpus.verify().ok
-    with pytest.raises(ValueError, match=r"max_shard_bytes=20000 .* pack=9999 .* \d+$"):
-        packed_corpus(tmp_path / "small", [7], pack=9999, max_shard_bytes=20_000)
+
+
+def test_a_bin_larger_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
+    packed_corpus(tmp_path, [8000, 8000], pack=9999, max_shard_bytes=20_000)
+    assert listed(tmp_path)["shards"]["tokens"] == [9999, 9999]
 
 
 def test_columns_move_with_their_documents(tmp_path: Path) -> None:

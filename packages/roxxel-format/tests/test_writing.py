@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 
-from .helpers import corpus_of, documents_of, in_child, line_of, names_in, short
+from .helpers import corpus_of, documents_of, in_child, names_in, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def interrupted(*documents: object) -> Iterator[object]:
 @given(
     lengths=st.lists(st.integers(0, 5000), min_size=1), limit=st.integers(9_500, 15_000)
 )
-def test_no_shard_is_larger_than_asked(
+def test_only_a_shard_of_one_document_is_larger_than_asked(
     lengths: list[int], limit: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
@@ -47,10 +47,54 @@ def test_no_shard_is_larger_than_asked(
     )
 
     assert summary.kept
-    sizes = [path.stat().st_size for path in folder.glob("*.rox")]
-    assert max(sizes) <= limit
+    sizes = [Path(path).stat().st_size for path in summary.paths]
+    shards = [[*Roxxel(path).documents] for path in summary.paths]
+    for size, found in zip(sizes, shards, strict=True):
+        assert size <= limit or len(found) == 1
     assert sum(sizes) == summary.num_bytes
-    assert np.array_equal(Roxxel(folder).tokens[:], line_of(documents))
+    whole = [each for found in shards for each in found]
+    for one, other in zip(whole, documents, strict=True):
+        assert np.array_equal(one, other)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 90), min_size=1),
+    stage=st.integers(8, 400),
+    given_as=st.sampled_from(["uint8", "uint16", "int64"]),
+    separator=st.sampled_from([(), (7,), (500, 501)]),
+)
+def test_what_is_written_at_once_changes_no_byte(
+    lengths: list[int],
+    stage: int,
+    given_as: str,
+    separator: tuple[int, ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("staged")
+    documents = [np.arange(each).astype(np.dtype(given_as)) for each in lengths]
+
+    with ShardWriter(folder / "a.rox", "uint16", separator=separator) as writer:
+        writer.extend(documents)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roxxel_format._write.shard_writer._STAGE_SIZE", stage)
+        with ShardWriter(folder / "b.rox", "uint16", separator=separator) as writer:
+            writer.extend(documents)
+
+    assert (folder / "b.rox").read_bytes() == (folder / "a.rox").read_bytes()
+
+
+def test_a_value_out_of_range_in_a_large_document_leaves_no_shard(
+    tmp_path: Path,
+) -> None:
+    large = np.zeros(3_000_000, np.int64)
+    large[2_999_999] = -1
+    writer = ShardWriter(tmp_path / "a.rox", "uint16", separator=(7,))
+    writer.append(np.arange(3))
+    with pytest.raises(ValueError, match=r"document 1: value -1 is outside"):
+        writer.append(large)
+    with pytest.raises(OSError, match="an earlier write failed"):
+        writer.close()
+    assert names_in(tmp_path) == []
 
 
 def test_a_summary_says_what_was_written(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_memory_of_a_worker_does_not_grow_with_its_unit(
     assert peaks[64] < 120
 
 
-def test_a_document_of_many_shards_is_split_in_the_memory_of_two_copies(
+def test_a_document_larger_than_a_shard_needs_the_memory_of_two_copies(
     tmp_path: Path,
 ) -> None:
     """A file of 40 MB with one document of 20 million tokens."""
@@ -254,10 +254,7 @@ def test_a_document_of_many_shards_is_split_in_the_memory_of_two_copies(
     with Roxxel(tmp_path / "large" / "c_*.rox") as corpus:
         assert corpus.num_documents == 1
         assert np.array_equal(corpus.documents[0], tokens)
-        assert len(corpus.paths) == 39
-    data = (tmp_path / "large" / "c_manifest.json").read_bytes()
-    # 1: the first document began in an earlier shard; 2: the last goes on in a later.
-    assert json.loads(data)["parts"][0]["shards"]["flags"] == [2, *[3] * 37, 1]
+        assert len(corpus.paths) == 1
     two_copies = 2 * tokens.nbytes / (1 << 20)
     assert peaks["large"] < peaks["small"] + two_copies + 8  # what else a write holds
 

@@ -145,7 +145,7 @@ class Roxxel(TokenReader):
 
     @property
     def num_documents(self) -> int:
-        """Number of documents; a document that was split over shards counts once."""
+        """Number of documents."""
         return self._open().contents.num_documents
 
     @property
@@ -529,10 +529,10 @@ class Roxxel(TokenReader):
                 end-of-text token; no separator if the tokenizer appends this token
                 itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
-            max_shard_bytes: Maximum size of a shard. Only a document that is larger
-                than a shard is split. If nothing is at the path `t` or `t.rox` yet, it
-                means `t_*.rox` with this limit, and the file `t.rox` without it. `t/`
-                is a folder.
+            max_shard_bytes: Maximum size of a shard. A larger document gets a shard of
+                its own, because no document is split. If nothing is at the path `t` or
+                `t.rox` yet, it means `t_*.rox` with this limit, and the file `t.rox`
+                without it. `t/` is a folder.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).
@@ -652,8 +652,7 @@ class Roxxel(TokenReader):
             values: A flat array or list, or an iterable of flat arrays to concatenate.
                 Strings are stored as UTF-8 of fixed width, or with dtype `"utf8"` at
                 their own lengths.
-            per: What each item belongs to. Tokens include separators. A document that
-                was split over shards counts once.
+            per: What each item belongs to. Tokens include separators.
             dtype: Item type, such as `uint8`, `S36` or `utf8`. Default: the dtype of
                 the values. An iterable of arrays of strings needs `dtype`.
             exist: What to do if the column exists. `"append"` writes the column for the

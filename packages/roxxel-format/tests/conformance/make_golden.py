@@ -20,7 +20,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "bool": ([np.array([True, False])], {}),
     "uint8": (["Größe", "b"], {"separator": b"\n\n"}),
     "bfloat16": ([np.array([0x3F80, 0xFFFF], np.uint16)], {"dtype": "bfloat16"}),
-    "split_*": ([list(range(3000)), [7]], {"separator": 9, "max_shard_bytes": 12000}),
+    "large_*": ([list(range(3000)), [7]], {"separator": 9, "max_shard_bytes": 12000}),
 }
 
 

@@ -43,8 +43,8 @@ def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, A
     assert zlib.crc32(head[:4092]) == struct.unpack_from("<I", head, 4092)[0]
     assert foot[248:] == b"ROXfoot\n"
     assert zlib.crc32(foot[:244]) == struct.unpack_from("<I", foot, 244)[0]
-    version, head_crc, n, d, _, _, flags, zero = struct.unpack_from("<II4QII", foot)
-    assert (version, zero, foot[192:244]) == (1, 0, bytes(52))
+    version, head_crc, n, d, _, _, zeros = struct.unpack_from("<II4QQ", foot)
+    assert (version, zeros, foot[192:244]) == (1, 0, bytes(52))
     assert head_crc == zlib.crc32(head[:4092])
     *spans, file_size, checksums_crc, metadata_crc = struct.unpack_from(
         "<9QII", foot, 48
@@ -77,8 +77,6 @@ def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, A
     items = np.frombuffer(tokens, CODES[name.rstrip(b"\0").decode()], n)
     ends = np.frombuffer(documents, "<u8").tolist()
     stops = [end - separator for end in ends]
-    if flags & 2:
-        stops[-1] = ends[-1]
     starts = [0, *ends[:-1]]
     found = [items[a:b] for a, b in zip(starts, stops, strict=True)]
     return items, found, json.loads(metadata)
@@ -92,7 +90,6 @@ def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[An
     fingerprint = b""
     items: list[np.ndarray[Any, Any]] = []
     documents: list[Any] = []
-    goes_on = False
     for number, name in enumerate(shards["names"]):
         if sum(map(len, items)) == stop and len(documents) == num_documents:
             break
@@ -101,23 +98,18 @@ def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[An
         assert len(data) == shards["bytes"][number]
         counts = [shards[name][number] for name in ("tokens", "documents")]
         limits = [shards[name][number] for name in ("least", "greatest")]
-        flags = shards["flags"][number]
-        assert [*struct.unpack_from("<QQqqI", data, len(data) - 248)] == [
+        assert [*struct.unpack_from("<QQqq", data, len(data) - 248)] == [
             *counts,
             *limits,
-            flags,
         ]
         digests = [shards[name][number] for name in ("content_digests", "digests")]
         assert data[-128:-64].hex() == "".join(digests)
         digest = b"roxxel corpus 1" + fingerprint + bytes.fromhex(digests[0])
         fingerprint = blake2b(digest, digest_size=16).digest()
-        tokens, parts, _ = read_shard(file)
+        tokens, of_shard, _ = read_shard(file)
         assert tokens.size == counts[0]
         items.append(tokens)
-        if goes_on and flags & 1:
-            documents[-1] = np.concatenate((documents[-1], parts.pop(0)))
-        documents += parts
-        goes_on = bool(flags & 2)
+        documents += of_shard
     assert fingerprint.hex() == versions["fingerprints"][version]
     return np.concatenate(items), documents
 

@@ -14,7 +14,7 @@ from .reader import read_column, read_corpus, read_shard
 
 GOLDEN = Path(__file__).parent / "v1"
 MANIFEST = Path(__file__).parent / "manifest_v1" / "g_manifest.json"
-VERSIONS = ["86de1334898579936cd264e8168018f4", "1fea67364dc3c7c6813505cb403725a0"]
+VERSIONS = ["7101fd767446f61c02adadc8737f4206", "3f6418f21fc05c0cd56b873a105d9bde"]
 FINGERPRINTS = {
     "uint16": "8ca86ba937c2b54bc49d4c6319115c67",
     "int64": "2671842754cdad9e0257abe7b526ec0b",
@@ -22,7 +22,7 @@ FINGERPRINTS = {
     "bool": "93cf6d025503737367b62538fabfe2c6",
     "uint8": "55c65cbfcfe57382f144423c48eace03",
     "bfloat16": "5306c8bbc4a35d473c4c66ef2373498f",
-    "split_*": "2e7260b470ecd420fc19b6b483b117b7",
+    "large_*": "ebe9f20f8768944a6e1ef0a48f7a48ce",
 }
 
 

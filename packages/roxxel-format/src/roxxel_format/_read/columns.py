@@ -1,7 +1,7 @@
 """Read columns: one value for each token or document of a corpus.
 
 The manifest lists a column file for each shard. The file is an array without a header,
-with an item for each token of the shard, or for each document that begins in the shard.
+with an item for each token or for each document of the shard.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Column:
         self._table = table
         self._what = f"item of column {name!r}"
         files = ColumnFiles(name, contents)
-        bounds = contents.bounds if table.per == "token" else contents.first_own
+        bounds = contents.bounds if table.per == "token" else contents.first_documents
         self._line = Line(bounds, files.dtype, files.open, files.items)
         self._is_remote = contents.files.is_remote
         self._digest = partial(contents.column_digest, name)
@@ -171,7 +171,7 @@ class ColumnFiles:
         shards = contents.shards
         self.num_items = shards.num_tokens
         if table.per == "document":
-            self.num_items = shards.own_documents(unit_of(contents.bins))
+            self.num_items = shards.without_padding(unit_of(contents.bins))
         self._files = contents.files
         self._folder = contents.paths[0].removesuffix(contents.shards.names[0])
         self._verified: dict[int, tuple[int, ...]] = {}

@@ -62,7 +62,7 @@ class Contents:
     if there is such a file.
 
     If shards were merged, the last one may hold more than belongs to the version:
-    `shards` describe the files, `bounds` and `first_own` the version.
+    `shards` describe the files, `bounds` and `first_documents` the version.
     """
 
     filepath: str | tuple[str, ...]
@@ -82,14 +82,9 @@ class Contents:
         return tuple(min(each, self.version.num_tokens) for each in bounds)
 
     @cached_property
-    def joined(self) -> tuple[bool, ...]:
-        """For each shard, whether its first document began in an earlier shard."""
-        return tuple(self.shards.joined())
-
-    @cached_property
-    def first_own(self) -> tuple[int, ...]:
-        """Number of documents that begin before each shard; last, the total number."""
-        counts = self.shards.own_documents(unit_of(self.bins))
+    def first_documents(self) -> tuple[int, ...]:
+        """Index of the first document of each shard, then the number of documents."""
+        counts = self.shards.without_padding(unit_of(self.bins))
         bounds = accumulate(counts, initial=0)
         return tuple(min(each, self.version.num_documents) for each in bounds)
 
@@ -132,8 +127,8 @@ class Contents:
     @property
     def ends_inside(self) -> bool:
         """Whether the last shard holds more than belongs to this version."""
-        own = self.shards.own_documents(unit_of(self.bins))
-        there = sum(self.shards.num_tokens), sum(own)
+        documents = self.shards.without_padding(unit_of(self.bins))
+        there = sum(self.shards.num_tokens), sum(documents)
         return there != (self.version.num_tokens, self.version.num_documents)
 
     @property
@@ -143,8 +138,8 @@ class Contents:
 
     @property
     def num_documents(self) -> int:
-        """Number of documents; a document that was split over shards counts once."""
-        return self.first_own[-1]
+        """Number of documents."""
+        return self.first_documents[-1]
 
     @property
     def tokens_per_block(self) -> int:
@@ -196,8 +191,7 @@ class Contents:
         if self.bins is not None:  # No document is empty, but a padding may be.
             last = self.bounds[number + 1] - self.bounds[number]
             return ends[: ends.searchsorted(last, "right")]
-        num_own = self.first_own[number + 1] - self.first_own[number]
-        return ends[: num_own + self.joined[number]]
+        return ends[: self.first_documents[number + 1] - self.first_documents[number]]
 
     def shard_of(self, token: int) -> int:
         """Return the shard that holds a token, `0 <= token < num_tokens`."""

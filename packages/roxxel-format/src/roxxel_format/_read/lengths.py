@@ -116,30 +116,18 @@ def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:
 
 
 def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield arrays of document lengths; a document in several shards counts once.
-
-    Padding has no length.
-    """
-    open_length = 0
-    joined = [*contents.joined, False]
+    """Yield arrays of document lengths. Padding has no length."""
     for number in range(len(contents.paths)):
         ends = contents.document_ends(number)
         for at in range(0, ends.size, _DOCUMENTS_AT_ONCE):
             stop = min(at + _DOCUMENTS_AT_ONCE, ends.size)
             part = ends[at:stop]
             lengths = np.diff(part, prepend=ends[at - 1] if at else 0)
-            if not at and joined[number]:
-                lengths[0] += open_length
             if contents.bins is not None:
                 following = int(ends[stop]) if stop < ends.size else -1
                 unit = contents.bins.unit
                 after = np.append(part[1:], following)
                 lengths = lengths[~is_padding(part, after, unit)]
-            if stop == ends.size:
-                open_length = 0
-                if joined[number + 1]:
-                    open_length = int(lengths[-1])
-                    lengths = lengths[:-1]
             if lengths.size:
                 yield lengths
 

@@ -267,22 +267,15 @@ class CorpusReader:
             raise IndexError(f"document {document} is out of range; count from 0")
         parse_index(document, self.contents.num_documents, "document")
         contents = self.contents
-        number = bisect_right(contents.first_own, document) - 1
-        local = document - contents.first_own[number] + contents.joined[number]
+        number = bisect_right(contents.first_documents, document) - 1
+        local = document - contents.first_documents[number]
         shard, first = self._line.file(number), contents.bounds[number]
         if contents.bins is not None:
             local = self._packed_entry(shard, local)
         ends = shard.ends(max(0, local - 1), local + 1, checked=self._checked)
         start = first + (int(ends[0]) if local else 0)
         stop = first + int(ends[-1])
-        while self._continues(number, local):
-            number, local = number + 1, 0
-            shard = self._line.file(number)
-            (end,) = shard.ends(0, 1, checked=self._checked).tolist()
-            stop = contents.bounds[number] + end
-        layout = shard.layout
-        is_cut_off = layout.last_continues and local == layout.num_documents - 1
-        return start, stop, 0 if is_cut_off else layout.head.separator_length
+        return start, stop, shard.layout.head.separator_length
 
     def _packed_entry(self, shard: ShardMap, document: int) -> int:
         """Return the index of a document's end among all ends of a packed shard."""
@@ -351,11 +344,6 @@ class CorpusReader:
         window = window[piece[order]]
         document = np.concatenate([part.document for part in parts])[order]
         stop = np.concatenate([part.stop for part in parts])[order]
-        if self.contents.bins is None:  # Else no document is in two shards.
-            # A document that continues in the next shard is found in each.
-            is_new = (window[1:] != window[:-1]) | (document[1:] != document[:-1])
-            is_last = np.append(is_new, True)
-            window, document, stop = window[is_last], document[is_last], stop[is_last]
         return Spans(np.bincount(window, minlength=num_windows), document, stop)
 
     def _spans_in(
@@ -370,15 +358,15 @@ class CorpusReader:
         """
         contents, shard = self.contents, self._line.file(number)
         found = shard.find_documents(starts, stops, checked=self._checked)
-        document, own = found.document, contents.first_own[number]
+        document, before = found.document, contents.first_documents[number]
         if contents.bins is None:
-            document += own - contents.joined[number]
+            document += before
         else:
             unit = self._unit_of(shard)
             last = document[found.counts.cumsum() - 1]
             following = shard.ends_after(last, checked=self._checked)
             document = in_bins(found, following, starts, unit)
-            document[document >= 0] += own
+            document[document >= 0] += before
         return Spans(found.counts, document, found.stop + contents.bounds[number])
 
     @cached_property
@@ -464,13 +452,6 @@ class CorpusReader:
     def arguments(self) -> dict[str, Any]:
         """The recorded arguments of the write of this version; empty if unknown."""
         return dict(self.contents.version.arguments)
-
-    def _continues(self, number: int, local: int) -> bool:
-        """Return whether a document of a shard continues in the next shard."""
-        contents = self.contents
-        is_last = local == contents.shards.num_documents[number] - 1
-        has_next = number + 1 < len(contents.paths)
-        return is_last and has_next and contents.joined[number + 1]
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
         """Return the least and greatest token that a dtype can hold.

@@ -295,8 +295,6 @@ class ShardMap:
             starts = np.concatenate((np.array([before], np.int64), part[:-1]))
             in_order = bool((part >= starts).all())
             lengths = part - starts
-            if layout.last_continues and at + len(part) == len(ends):
-                lengths = lengths[:-1]
             if not in_order or bool((lengths < layout.head.separator_length).any()):
                 before = -1
                 break

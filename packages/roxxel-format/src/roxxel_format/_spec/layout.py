@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import (
     DIGEST_SIZE,
-    FIRST_IS_CONTINUED,
-    LAST_CONTINUES,
     ShardTable,
 )
 from roxxel_format.errors import NotAShardError, ShardError
@@ -47,7 +45,7 @@ MAX_SEPARATOR_LENGTH = 1 << 10
 # (CRC of the head), `_FOOT_CONTENT` and `_FOOT_DIGEST` (the two digests), `_FOOT_ZEROS`
 # (padding), and `_FOOT_CRC` (CRC of the foot).
 _HEAD = struct.Struct("<8sII16sIII")
-_FOOT = struct.Struct("<II4QII9QII")
+_FOOT = struct.Struct("<II4Q8x9QII")
 _CRC = struct.Struct("<I")
 _FOOT_HEAD_CRC = 4
 _FOOT_CONTENT = _FOOT.size
@@ -105,7 +103,7 @@ class Sections(NamedTuple):
 class Layout:
     """The fields of a shard's head and foot; see docs/format.md.
 
-    `num_tokens` excludes padding. `num_documents` counts each part of a split document.
+    `num_tokens` excludes the zeros of the last block.
     `min_value` and `max_value` are 0 for item types that are not integers, and for a
     shard without items. The digests are BLAKE2b, 32 bytes; docs/format.md, section 8,
     says what each digest covers. `sections` is computed from the other fields.
@@ -116,7 +114,6 @@ class Layout:
     num_documents: int
     min_value: int
     max_value: int
-    flags: int
     metadata_size: int
     checksums_crc: int
     metadata_crc: int
@@ -158,11 +155,6 @@ class Layout:
         return block * size // item_size, min(stop, self.num_tokens)
 
     @property
-    def last_continues(self) -> bool:
-        """Whether the last document continues in the next shard."""
-        return bool(self.flags & LAST_CONTINUES)
-
-    @property
     def value_range(self) -> tuple[int, int] | None:
         """Least and greatest item of an integer type; None for other types."""
         if dtypes.value_range(self.head.dtype_name) is None:
@@ -178,7 +170,6 @@ class Layout:
             self.num_documents,
             self.min_value,
             self.max_value,
-            self.flags,
             self.content_digest.hex(),
             self.digest.hex(),
         )
@@ -193,8 +184,6 @@ class Layout:
             self.num_documents,
             self.min_value & (2**64 - 1),
             self.max_value & (2**64 - 1),
-            self.flags,
-            0,
             at.tokens,
             at.documents - at.tokens,
             at.documents,
@@ -358,7 +347,7 @@ def _parse_foot(
             "match its checksum; the file is damaged, so fetch or write it again"
         )
     fields = _FOOT.unpack_from(foot)
-    _, _, num_tokens, num_documents, low, high, flags, _, *rest = fields
+    _, _, num_tokens, num_documents, low, high, *rest = fields
     *_, metadata_size, declared_size, checksums_crc, metadata_crc = rest
     if declared_size != file_size:
         raise ShardError(
@@ -372,7 +361,6 @@ def _parse_foot(
         num_documents=num_documents,
         min_value=_as_signed(low) if signed else low,
         max_value=_as_signed(high) if signed else high,
-        flags=flags,
         metadata_size=metadata_size,
         checksums_crc=checksums_crc,
         metadata_crc=metadata_crc,
@@ -403,13 +391,7 @@ def _is_consistent(layout: Layout) -> bool:
         in_range = low == high == 0
     else:
         in_range = limits[0] <= low <= high <= limits[1]
-    known_flags = not layout.flags & ~(FIRST_IS_CONTINUED | LAST_CONTINUES)
-    no_documents = layout.num_documents == 0
-    return (
-        in_range
-        and known_flags
-        and not (no_documents and (layout.num_tokens or layout.flags))
-    )
+    return in_range and (layout.num_documents > 0 or not layout.num_tokens)
 
 
 def _as_signed(bits: int) -> int:

@@ -33,8 +33,6 @@ from roxxel_format._spec.layout import (
 )
 from roxxel_format._spec.tables import (
     DIGEST_SIZE,
-    FIRST_IS_CONTINUED,
-    LAST_CONTINUES,
     MIN_UNIT,
     SHARD_COLUMNS,
     BinTable,
@@ -128,7 +126,7 @@ class Version:
         return Version(
             shards.fingerprint(self.fingerprint),
             self.num_tokens + sum(shards.num_tokens),
-            self.num_documents + sum(shards.own_documents(unit_of(bins))),
+            self.num_documents + sum(shards.without_padding(unit_of(bins))),
             min((least for least, _ in ranges), default=0),
             max((greatest for _, greatest in ranges), default=0),
             self.num_padding + (0 if bins is None else bins.num_padding),
@@ -217,7 +215,7 @@ class Manifest:
     def nums_shards(self, versions: Iterable[Version]) -> list[int]:
         """Return the number of shards that hold each version."""
         tokens = [*accumulate(self.shards.num_tokens)]
-        documents = [*accumulate(self.shards.own_documents(unit_of(self.bins)))]
+        documents = [*accumulate(self.shards.without_padding(unit_of(self.bins)))]
         return [
             len(self.shards)  # Shards at the end may be empty.
             if each is self.versions[-1]
@@ -474,7 +472,7 @@ class _BadFieldError(Exception):
 def _whole(table: dict[str, Any]) -> Manifest:
     manifest = _parsed(table)
     shards, last = manifest.shards, manifest.last
-    found = sum(shards.num_tokens), sum(shards.own_documents(unit_of(manifest.bins)))
+    found = sum(shards.num_tokens), sum(shards.without_padding(unit_of(manifest.bins)))
     _check(
         (last.num_tokens, last.num_documents) == found,
         f"{found[0]} tokens in {found[1]} documents, but {last.num_tokens} in "
@@ -520,12 +518,10 @@ def _shard_table(tables: Sequence[dict[str, Any]]) -> ShardTable:
     columns = {name: _joined(tables, key) for name, key in SHARD_COLUMNS.items()}
     lengths = {len(column) for column in columns.values()}
     _check(len(lengths) == 1, f"lists of {sorted(lengths)} shards")
-    for name in ("num_bytes", "num_tokens", "num_documents", "flags"):
+    for name in ("num_bytes", "num_tokens", "num_documents"):
         _check_integers(columns[name], name, 0)
     for name in ("min_values", "max_values"):
         _check_integers(columns[name], name, -(2**63))
-    known = FIRST_IS_CONTINUED | LAST_CONTINUES
-    _check(max(columns["flags"], default=0) <= known, "unknown flags")
     # Readers compute offsets in int64, so sums must stay below 2**63.
     for name in ("num_bytes", "num_tokens", "num_documents"):
         _check(sum(columns[name]) < 2**63, f"{name} of more than 2**63 in all")
@@ -551,16 +547,10 @@ def _check_order(parts: Sequence[dict[str, Any]], shards: ShardTable) -> None:
 def _check_sizes(shards: ShardTable, item_size: int) -> None:
     """Check that the counts of each shard are consistent and fit its file size."""
     fixed = HEAD_SIZE + FOOT_SIZE
-    counts = zip(
-        shards.num_bytes,
-        shards.num_tokens,
-        shards.num_documents,
-        shards.flags,
-        strict=True,
-    )
-    for num_bytes, num_tokens, num_documents, flags in counts:
+    counts = zip(shards.num_bytes, shards.num_tokens, shards.num_documents, strict=True)
+    for num_bytes, num_tokens, num_documents in counts:
         least = fixed + num_tokens * item_size + num_documents * 8
-        if num_bytes < least or (not num_documents and (num_tokens or flags)):
+        if num_bytes < least or (num_tokens and not num_documents):
             raise _BadFieldError(
                 f"{num_tokens} tokens in {num_documents} documents and {num_bytes} "
                 "bytes"
@@ -579,11 +569,10 @@ def _bins(
     _check(len(lengths) == 1, f"padding of {sorted(lengths)} shards")
     _check_integers(found.padding, "padding", 0)
     _check_integers(found.cut, "cut", 0)
-    sizes = zip(shards.num_tokens, shards.num_documents, strict=True)
-    counts = zip(sizes, found.padding, shards.flags, strict=True)
-    for (num_tokens, num_documents), padding, flags in counts:
+    counts = zip(shards.num_tokens, shards.num_documents, found.padding, strict=True)
+    for num_tokens, num_documents, padding in counts:
         num_bins, left_over = divmod(num_tokens, found.unit)
-        if left_over or num_documents < num_bins or padding > num_tokens or flags:
+        if left_over or num_documents < num_bins or padding > num_tokens:
             raise _BadFieldError(
                 f"{num_tokens} tokens in {num_documents} documents, {padding} of them "
                 f"padding, in bins of {found.unit}"

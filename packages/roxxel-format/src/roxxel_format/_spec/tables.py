@@ -10,11 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-FIRST_IS_CONTINUED = 1
-LAST_CONTINUES = 2
-"""Flags of a shard. 1: its first document began in an earlier shard. 2: its last
-document continues in the next shard."""
-
 MIN_UNIT = 2
 """Least number of tokens in a bin."""
 
@@ -29,10 +24,9 @@ class ShardTable:
     """The shards of a manifest: one list for each field, one entry for each shard.
 
     `names` are file names without a folder. `num_tokens` includes separators.
-    `num_documents` counts each part of a document that was split over shards.
     `min_values` and `max_values` are 0 for item types that are not integers, and for
-    shards without items. `flags` and the digests are copied from the shard's foot; a
-    digest has 64 hexadecimal digits.
+    shards without items. The digests are copied from the shard's foot; each has 64
+    hexadecimal digits.
     """
 
     names: Sequence[str] = ()
@@ -41,32 +35,21 @@ class ShardTable:
     num_documents: Sequence[int] = ()
     min_values: Sequence[int] = ()
     max_values: Sequence[int] = ()
-    flags: Sequence[int] = ()
     content_digests: Sequence[str] = ()
     digests: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def own_documents(self, unit: int | None) -> list[int]:
-        """Return for each shard the number of documents that begin in the shard.
+    def without_padding(self, unit: int | None) -> Sequence[int]:
+        """Return for each shard the number of its documents.
 
-        In bins of `unit` tokens, the padding of a bin counts as one more document.
+        `num_documents` has one more for each bin of `unit` tokens, its padding.
         """
-        pairs = zip(self.num_documents, self.joined(), strict=True)
-        counts = [count - is_joined for count, is_joined in pairs]
         if unit is None:
-            return counts
-        pairs = zip(counts, self.num_tokens, strict=True)
+            return self.num_documents
+        pairs = zip(self.num_documents, self.num_tokens, strict=True)
         return [count - num_tokens // unit for count, num_tokens in pairs]
-
-    def joined(self) -> list[bool]:
-        """Return for each shard whether its first document began in the one before."""
-        continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
-        return [
-            before and bool(flags & FIRST_IS_CONTINUED)
-            for before, flags in zip(continues, self.flags, strict=False)
-        ]
 
     def __add__(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards, followed by the shards of `other`."""
@@ -115,7 +98,6 @@ SHARD_COLUMNS = {
     "num_documents": "documents",
     "min_values": "least",
     "max_values": "greatest",
-    "flags": "flags",
     "content_digests": "content_digests",
     "digests": "digests",
 }
@@ -294,8 +276,8 @@ class NewShards:
 
     @property
     def num_documents(self) -> int:
-        """Number of documents; a document in two shards counts once."""
-        return sum(self.shards.own_documents(unit_of(self.bins)))
+        """Number of documents."""
+        return sum(self.shards.without_padding(unit_of(self.bins)))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -58,8 +58,8 @@ def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None
         least = shard_size_bound(8, options.block_size) + 2 * options.block_size
         if limit < least:
             raise ValueError(
-                f"max_shard_bytes={limit} is too small for one document; use at "
-                f"least {least}"
+                f"max_shard_bytes={limit} is too small for a shard; use at least "
+                f"{least}"
             )
     if name.manifest is None and options.fields.columns:
         raise ValueError(

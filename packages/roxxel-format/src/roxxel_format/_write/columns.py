@@ -114,7 +114,7 @@ class _Files:
         self._numbers = [n for n, each in enumerate(self._old.names) if each is None]
         counts = shards.num_tokens
         if per == "document":
-            counts = shards.own_documents(unit_of(manifest.bins))
+            counts = shards.without_padding(unit_of(manifest.bins))
         self._counts = [counts[number] for number in self._numbers]
         unique = secrets.token_hex(4)
         self._paths = [

@@ -27,14 +27,7 @@ from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
 from roxxel_format._spec.input_totals import merged_inputs
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.tables import (
-    FIRST_IS_CONTINUED,
-    LAST_CONTINUES,
-    BinTable,
-    ColumnTable,
-    ShardTable,
-    as_table,
-)
+from roxxel_format._spec.tables import BinTable, ColumnTable, ShardTable, as_table
 from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
 from roxxel_format._write.column_output import ColumnOutput
@@ -266,30 +259,15 @@ class _NewFiles:
             metadata=metadata,
         )
         try:
-            flags = manifest.shards.flags
-            if flags[group.start] & FIRST_IS_CONTINUED:
-                writer.mark_first_as_continued()
-            first = 0
             for number in group:
-                is_last = number == group[-1]
-                joins = not is_last and contents.joined[number + 1]
-                first = self._extend(writer, number, first, joins=joins)
-            if flags[group[-1]] & LAST_CONTINUES:
-                writer.mark_last_as_continued()
+                self._extend(writer, number)
             return writer.close(), path
         except BaseException:
             writer.abort()
             raise
 
-    def _extend(
-        self, writer: ShardWriter, number: int, first: int, *, joins: bool
-    ) -> int:
-        """Add a shard that begins at item `first`; return where the next begins.
-
-        With `joins`, the last document continues in the next shard.
-        """
+    def _extend(self, writer: ShardWriter, number: int) -> None:
         shard = self._contents.open_shard(number)
-        ends = shard.document_ends[:-1] if joins else shard.document_ends
         num_tokens = shard.layout.num_tokens
         size = shard.layout.head.item_size
         step = _CHUNK_BYTES // size
@@ -304,8 +282,7 @@ class _NewFiles:
                 yield piece[start:stop]
                 self._advance((stop - start) * size)
 
-        writer.extend_stored(chunks(), ends + first)
-        return first + num_tokens
+        writer.extend_stored(chunks(), shard.document_ends)
 
     def _metadata(self, group: range) -> dict[str, Any]:
         """Return the metadata of the first shard, with the counts of all shards."""

@@ -112,11 +112,11 @@ class EncodedRow:
     learned: Spans = ((0, TO_END),)
     num_dropped: int = 0
 
-    def mask(self, start: int, stop: int) -> bytes:
-        """Return the loss mask of tokens `[start, stop)`, separators included."""
-        found = np.zeros(stop - start, np.uint8)
+    def mask(self, num_tokens: int) -> bytes:
+        """Return the loss mask of all tokens, separators included."""
+        found = np.zeros(num_tokens, np.uint8)
         for first, last in self.learned:
-            found[max(first - start, 0) : max(last - start, 0)] = 1
+            found[max(first, 0) : max(last, 0)] = 1
         return found.tobytes()
 
 

@@ -71,10 +71,10 @@ class NewColumns:
             kind = _MaskFile if column == LOSS_MASK else _TextFile
             self._files[column] = kind(column, output)
 
-    def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
-        """Add tokens `[start, stop)` of a document and the separators after them."""
+    def add(self, row: EncodedRow, num_tokens: int) -> None:
+        """Add a document; `num_tokens` includes its separator."""
         for file in self._files.values():
-            file.add(row, start, stop, num_separators)
+            file.add_items(file.data_of(row, num_tokens))
 
     def add_padding(self, num_tokens: int) -> None:
         """Add the padding of a bin, which is no document."""
@@ -110,18 +110,12 @@ class _ColumnFile(ABC):
         self._buffer = bytearray()
 
     @abstractmethod
-    def data_of(
-        self, row: EncodedRow, start: int, stop: int, num_separators: int
-    ) -> bytes:
-        """Return the bytes for tokens `[start, stop)` of a document."""
+    def data_of(self, row: EncodedRow, num_tokens: int) -> bytes:
+        """Return the bytes of a document; `num_tokens` includes its separator."""
 
     def end(self) -> bytes:
         """Return the bytes that follow the last document."""
         return b""
-
-    def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
-        """Add tokens `[start, stop)` of a document and the separators after them."""
-        self.add_items(self.data_of(row, start, stop, num_separators))
 
     def add_items(self, data: bytes) -> None:
         self._buffer += data
@@ -142,27 +136,21 @@ class _ColumnFile(ABC):
 class _MaskFile(_ColumnFile):
     """A column `loss_mask`: 1 for tokens that the loss counts."""
 
-    def data_of(
-        self, row: EncodedRow, start: int, stop: int, num_separators: int
-    ) -> bytes:
-        """Return the mask of a part of a document."""
-        return row.mask(start, stop + num_separators)
+    def data_of(self, row: EncodedRow, num_tokens: int) -> bytes:
+        return row.mask(num_tokens)
 
 
 class _TextFile(_ColumnFile):
-    """A column of texts: one for each document that begins in the shard."""
+    """A column of texts: one for each document."""
 
     def __init__(self, column: str, output: ColumnOutput) -> None:
         super().__init__(column, output)
         self._packer = TextPacker()
 
-    def data_of(
-        self, row: EncodedRow, start: int, stop: int, num_separators: int
-    ) -> bytes:
-        """Return a document's text for its first part, and nothing for later parts."""
-        del stop, num_separators
+    def data_of(self, row: EncodedRow, num_tokens: int) -> bytes:
+        del num_tokens
         text = str(getattr(row.row, self.column))
-        return b"" if start else self._packer.pack([text.encode(errors="replace")])
+        return self._packer.pack([text.encode(errors="replace")])
 
     def end(self) -> bytes:
         """Return the end offsets of the texts."""

@@ -32,7 +32,6 @@ from roxxel_format._read.shard import LOCAL, End, ends_of
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
-from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     manifests_in,
@@ -85,7 +84,7 @@ def adopt(
         contents = contents_of(name.pattern, [*map(str, paths)], ends)
         report = verify_corpus(contents, progress=progress)
         report.raise_if_damaged()
-        _check_whole(name, paths, contents.shards.flags)
+        _check_whole(name, paths)
         _check_alike(paths, ends)
         manifest = _with_tokenizer(contents.manifest, name)
         if not place.commit(manifest):
@@ -231,18 +230,8 @@ def _pattern_of(path: Path) -> str:
     return f"{stem.rstrip('0123456789')}*{SUFFIX}"
 
 
-def _check_whole(name: CorpusName, paths: list[Path], flags: Any) -> None:
-    """Raise ShardError if a document begins or continues in a shard that is missing."""
-    before = 0
-    for path, flag in zip(paths, flags, strict=True):
-        if bool(flag & FIRST_IS_CONTINUED) != bool(before & LAST_CONTINUES):
-            where = "begins before it" if flag & FIRST_IS_CONTINUED else "begins in it"
-            raise ShardError(
-                f"{path}: its first document {where}, but the shard before it says "
-                f"otherwise, so a shard of {name.pattern} is missing or is named out "
-                "of order; restore it, or write the corpus again"
-            )
-        before = flag
+def _check_whole(name: CorpusName, paths: list[Path]) -> None:
+    """Raise ShardError if a piece of a write is missing."""
     expected: tuple[str, int] | None = None
     for path in paths:
         found = name.piece_of(path.name)
@@ -257,11 +246,6 @@ def _check_whole(name: CorpusName, paths: list[Path], flags: Any) -> None:
                     "shard and those after it"
                 )
             expected = start, number + 1
-    if before & LAST_CONTINUES:
-        raise ShardError(
-            f"{paths[-1]}: its last document continues in a shard that is missing; "
-            "restore the shard, or write the corpus again"
-        )
 
 
 def _check_alike(paths: list[Path], ends: list[End]) -> None:

@@ -45,8 +45,7 @@ class ShardSeries:
     has made one, else `ShardWriter` makes one. `paths` includes a shard that is just
     being renamed. `on_closed` gets the path of each finished shard. If there are
     `columns`, the data are rows, and the series also writes the columns of each shard.
-    `num_documents` counts a document in two shards once. `bins` is None unless
-    documents are packed.
+    `bins` is None unless documents are packed.
     """
 
     def __init__(
@@ -147,23 +146,7 @@ class ShardSeries:
             self._options.vocab_size,
         )
         for parts in bins:
-            self._add_bin(self._writer_of_bin(unit, len(parts)), parts, padding)
-
-    def _writer_of_bin(self, unit: int, num_parts: int) -> ShardWriter:
-        limit = self._options.max_shard_bytes
-        writer = self._writer or self._new_shard()
-        if limit is None or writer.size_with(unit) + 8 * num_parts <= limit:
-            return writer
-        if writer.num_documents:
-            self._close_shard()
-            writer = self._new_shard()
-        needed = writer.size_with(unit) + 8 * num_parts
-        if needed > limit:
-            raise ValueError(
-                f"max_shard_bytes={limit} leaves no room for a bin of pack={unit} "
-                f"tokens; use at least {needed}"
-            )
-        return writer
+            self._add_bin(self._writer_with_room(unit, len(parts) + 1), parts, padding)
 
     def _add_bin(
         self, writer: ShardWriter, parts: Sequence[Part], padding: Tokens
@@ -174,7 +157,7 @@ class ShardSeries:
             tokens = part.row.tokens
             writer.append(tokens)
             if self._columns is not None:
-                self._columns.add(part.row, 0, tokens.size, 0)
+                self._columns.add(part.row, tokens.size)
             room -= tokens.size
             self._num_cut += part.is_cut
             self.num_documents += 1
@@ -246,63 +229,23 @@ class ShardSeries:
             self._columns.abort()
 
     def _add(self, document: Tokens, row: EncodedRow | None = None) -> None:
-        writer = self._writer or self._new_shard()
-        limit = self._options.max_shard_bytes
-        length = document.size + writer.separator_length
-        if limit is None or writer.size_with(length) <= limit:
-            self._append(writer, document, row)
-            return
-        if writer.num_documents:
-            self._close_shard()
-            writer = self._new_shard()
-            if writer.size_with(length) <= limit:
-                self._append(writer, document, row)
-                return
-        self._add_in_parts(writer, document, row, limit)
-
-    def _append(
-        self,
-        writer: ShardWriter,
-        document: Tokens,
-        row: EncodedRow | None,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> None:
-        """Add tokens `[start, stop)` of a document; None means to its end."""
-        ends = stop is None
-        last = document.size if stop is None else stop
-        writer.append(document[start:stop], ends=ends)
+        writer = self._writer_with_room(document.size, 1)
+        writer.append(document)
         if self._columns is not None and row is not None:
-            separators = writer.separator_length if ends else 0
-            self._columns.add(row, start, last, separators)
+            self._columns.add(row, document.size + writer.separator_length)
 
-    def _add_in_parts(
-        self,
-        writer: ShardWriter,
-        document: Tokens,
-        row: EncodedRow | None,
-        limit: int,
-    ) -> None:
-        """Write a document that is larger than a shard into several shards."""
-        separator = writer.separator_length
-        spare = limit - writer.size_with(0)
-        # Each block of tokens needs four bytes of checksum.
-        block_size = self._options.block_size
-        capacity = spare * block_size // (block_size + 4) // writer.item_size
-        if capacity <= separator:
-            raise ValueError(
-                f"max_shard_bytes={limit} leaves no room for a token; use at least "
-                f"{limit - spare + 2 * block_size}"
-            )
-        start = 0
-        while document.size - start + separator > capacity:
-            stop = start + min(capacity, document.size - start)
-            self._append(writer, document, row, start, stop)
-            start = stop
-            self._close_shard()
-            writer = self._new_shard()
-            writer.mark_first_as_continued()
-        self._append(writer, document, row, start)
+    def _writer_with_room(self, num_tokens: int, num_documents: int) -> ShardWriter:
+        """Return a shard for documents that must stay together.
+
+        If they are larger than a shard may be, they get a shard of their own.
+        """
+        writer, limit = self._writer or self._new_shard(), self._options.max_shard_bytes
+        if limit is None or not writer.num_documents:
+            return writer
+        if writer.size_with(num_tokens, num_documents) <= limit:
+            return writer
+        self._close_shard()
+        return self._new_shard()
 
     def _new_shard(self) -> ShardWriter:
         name = self._intake.dtype

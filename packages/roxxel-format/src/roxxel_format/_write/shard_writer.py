@@ -33,7 +33,6 @@ from roxxel_format._spec.layout import (
     check_block_size,
     digests,
 )
-from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
 from roxxel_format._write import casting
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ class ShardWriter:
     """Write one shard. The file has a hidden name until it is complete.
 
     At the end of a `with` block, the writer closes the shard. If the block raises, the
-    writer removes the shard. The writer needs about 12 MiB of memory, or three times
-    the longest document if larger, plus 8 bytes for each document and 4 for each block.
+    writer removes the shard. The writer needs about 12 MiB of memory, whatever the
+    length of a document, plus 8 bytes for each document and 4 for each block.
 
     Args:
         path: The shard to write; `close` replaces an existing file of this name.
@@ -106,7 +105,6 @@ class ShardWriter:
             self._caster = casting.Caster(name, vocab_size)
             self._separator = self._caster.separator(separator)
             self._first_document = first_document
-            self._flags = 0
             self._ends = array("Q")
             self._num_flushed = 0
             self._checksums = array("I")
@@ -148,23 +146,22 @@ class ShardWriter:
         """Bytes of one item."""
         return self._head.item_size
 
-    def size_with(self, num_tokens: int) -> int:
-        """Return an upper bound of the shard's size after one more document.
+    def size_with(self, num_tokens: int, num_documents: int = 1) -> int:
+        """Return an upper bound of the shard's size after more documents.
 
-        The document has `num_tokens` tokens.
+        `num_tokens` are the tokens of all of them together, without separators.
         """
+        num_tokens += num_documents * self._head.separator_length
         data = (self.num_tokens + num_tokens) * self._head.item_size
-        data += (len(self._ends) + 1) * 8
+        data += (len(self._ends) + num_documents) * 8
         return shard_size_bound(data, self._head.block_size, self._metadata_size)
 
-    def append(self, document: Tokens, *, ends: bool = True) -> None:
+    def append(self, document: Tokens) -> None:
         """Add one document.
 
         Args:
             document: Items, shape `(n,)`; copied, so the caller may reuse the array.
                 The shard's dtype must hold the values.
-            ends: False if the document continues in the next shard: the writer appends
-                no separator, and accepts no further document.
 
         Raises:
             TypeError: The document's dtype cannot be converted to the shard's dtype.
@@ -178,12 +175,15 @@ class ShardWriter:
                 "pass a flat array for each document"
             )
         length = document.size
-        separator_length = self._head.separator_length if ends else 0
+        separator_length = self._head.separator_length
         dtype, staged = document.dtype, self._staged
         if (
             dtype is not staged and dtype != staged
         ) or self._used + length + separator_length >= self._stage.size:
-            document = self._make_room(document, length + separator_length)
+            document = self._make_room(document)
+            if length + separator_length >= self._stage.size:
+                self._append_large(document)
+                return
         used = self._used
         stop: int = used + length
         self._stage[used:stop] = document
@@ -191,9 +191,6 @@ class ShardWriter:
             self._stage[stop : stop + separator_length] = self._stage_separator
             stop += separator_length
         self._ends.append(self._num_flushed + stop)
-        if not ends:
-            self._close_stage()
-            self.mark_last_as_continued()
 
     def extend(self, documents: Iterable[Tokens]) -> None:
         """Append documents.
@@ -214,30 +211,22 @@ class ShardWriter:
     ) -> None:
         """Append documents as another shard stores them, with their separators.
 
-        Do not mix with `append`, which adds separators itself. A document without an
-        end continues in the next call.
+        Do not mix with `append`, which adds separators itself.
 
         Args:
             chunks: The items, in the shard's dtype; each of shape `(n,)`.
-            ends: Ends of the documents, counted from the first item of this shard.
+            ends: Ends of the documents, counted from the first of these items.
 
         Raises:
             OSError: The file cannot be written.
         """
+        first = self.num_tokens
         for chunk in chunks:
             items = self._caster.cast(chunk)
             with self._output.unless_broken():
                 self._write_tokens(items)
-        self._ends.frombytes(ends.astype(np.uint64).tobytes())
+        self._ends.frombytes((ends + first).astype(np.uint64).tobytes())
         self._num_flushed = self.num_tokens
-
-    def mark_first_as_continued(self) -> None:
-        """Record that the first document of this shard began in an earlier shard."""
-        self._flags |= FIRST_IS_CONTINUED
-
-    def mark_last_as_continued(self) -> None:
-        """Record that the last document of this shard continues in the next shard."""
-        self._flags |= LAST_CONTINUES
 
     def finish(self) -> Layout:
         """Complete the hidden file and flush it to the disk.
@@ -269,7 +258,6 @@ class ShardWriter:
             num_documents=len(self._ends),
             min_value=low,
             max_value=high,
-            flags=self._flags,
             metadata_size=len(metadata),
             checksums_crc=zlib.crc32(checksums),
             metadata_crc=zlib.crc32(metadata),
@@ -322,18 +310,18 @@ class ShardWriter:
     def _document_number(self) -> int:
         return self._first_document + len(self._ends)
 
-    def _make_room(self, document: Tokens, length: int) -> Tokens:
+    def _make_room(self, document: Tokens) -> Tokens:
         """Flush the stage for a new document; return that in the stage's dtype."""
         if not document.size:
             # An empty document may have any dtype, such as numpy's default, float64.
             document = self._stage[:0]
         self._flush()
-        if self._layout is not None or self._flags & LAST_CONTINUES:
+        if self._layout is not None:
             raise ValueError(
                 f"{self.path}: this shard is complete; write further "
                 "documents into another shard"
             )
-        if document.dtype != self._stage.dtype or length >= self._stage.size:
+        if document.dtype != self._stage.dtype or not self._stage.size:
             separator = self._caster.check_source(
                 document.dtype, self._separator, self._document_number()
             )
@@ -341,11 +329,26 @@ class ShardWriter:
                 document = self._cast(document, self._document_number())
                 separator = self._separator
             self._stage_separator = separator
-            if document.dtype != self._stage.dtype or length >= self._stage.size:
-                size = max(_STAGE_SIZE // document.dtype.itemsize, length + 1)
+            if document.dtype != self._stage.dtype or not self._stage.size:
                 self._staged = document.dtype
-                self._stage = np.empty(size, document.dtype)
+                self._stage = np.empty(
+                    _STAGE_SIZE // document.dtype.itemsize, document.dtype
+                )
         return document
+
+    def _append_large(self, document: Tokens) -> None:
+        """Write a document that is larger than the stage, a stage at a time."""
+        number, step = self._document_number(), self._stage.size
+        # An error leaves a part of the document in the file, which takes no more then.
+        with self._output.unless_broken():
+            for start in range(0, document.size, step):
+                items = self._cast(document[start : start + step], number)
+                self._write_tokens(items)
+            self._write_tokens(self._cast(self._stage_separator, number))
+        self._ends.append(
+            self._num_flushed + document.size + self._stage_separator.size
+        )
+        self._num_flushed = self.num_tokens
 
     def _close_stage(self) -> None:
         """Flush the stage and drop it, so that the next `append` calls `_make_room`."""

@@ -278,5 +278,6 @@ def _add_max_shard_bytes(parser: Any) -> None:
         "--max-shard-bytes",
         type=size,
         metavar="BYTES",
-        help="largest size of a shard, such as 1G (default: no limit)",
+        help="largest size of a shard, such as 1G; a larger document has a shard of "
+        "its own (default: no limit)",
     )
