@@ -280,8 +280,8 @@ def _bounds(run: Run) -> list[int]:
     done = max([*saved, *run.files.saves()], default=0)
     if done <= first:
         raise RunFolderError(
-            f"{run.path}: has saved no step, so there is nothing to verify; train the "
-            "run until it saves"
+            f"{run.path}: has no checkpoint of ours, so no step can be trained again; "
+            "verify a run of `roxxel train` or of `Trainer`, after its first save"
         )
     return sorted({first, *saved, done})
 
