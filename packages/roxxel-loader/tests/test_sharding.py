@@ -230,23 +230,3 @@ def test_rows_are_described_in_words() -> None:
     assert describe_rows(sharded((2,)), (4,)) == (
         "process 0: rows 0-3 of 4 on devices 0 1"
     )
-
-
-@pytest.mark.parametrize(
-    ("config", "names"),
-    [
-        (make_fsdp_sharding_config(), ("data",)),
-        (make_fsdp_sharding_config(("x", "y"), "y"), ("y",)),
-        (make_data_parallel_sharding_config(), ("data",)),
-        (make_hybrid_sharding_config(2), ("data",)),
-        (
-            make_hybrid_sharding_config(2, ("slice", "fsdp", "tp"), ("slice", "fsdp")),
-            ("fsdp",),
-        ),
-        (make_custom_sharding_config((2, -1), ("a", "b"), ("a", "b")), ("a", "b")),
-    ],
-)
-def test_a_model_is_never_split_over_groups(
-    config: ShardingConfig, names: tuple[str, ...]
-) -> None:
-    assert config.model_axis_names == names

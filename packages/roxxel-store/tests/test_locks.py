@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel_store.locks import (
     held,
-    is_locked,
     lock_folder,
     tried,
     try_lock,
@@ -32,20 +31,25 @@ def test_only_one_holder_is_free(tmp_path: Path) -> None:
 
 def test_a_held_lock_is_an_error_that_the_caller_words(tmp_path: Path) -> None:
     path = tmp_path / "commit.lock"
-    with held(path):
-        assert is_locked(path)
-        with (
-            pytest.raises(BlockingIOError, match="wait for it"),
-            held(path, busy="wait for it"),
-        ):
-            pass
-    assert not is_locked(path)
+    with (
+        held(path),
+        pytest.raises(BlockingIOError, match="wait for it"),
+        held(path, busy="wait for it"),
+    ):
+        pass
+    with held(path, busy="wait for it"):
+        pass
 
 
 def test_readers_share_a_lock(tmp_path: Path) -> None:
     path = tmp_path / "write.lock"
-    with held(path, is_shared=True), held(path, is_shared=True):
-        assert is_locked(path) is False
+    with (
+        held(path, is_shared=True),
+        held(path, is_shared=True),
+        pytest.raises(BlockingIOError, match="a reader has it"),
+        held(path, busy="a reader has it"),
+    ):
+        pass
 
 
 def test_a_folder_is_locked_until_it_is_unlocked(tmp_path: Path) -> None:
@@ -88,8 +92,8 @@ def test_a_lock_file_that_goes_during_the_wait_is_made_and_held_anew(
 
     monkeypatch.setattr(fcntl, "flock", wait)
 
-    with held(path):
-        assert is_locked(path)
+    with held(path), tried(path) as other:
+        assert not other
 
 
 def test_a_locked_folder_is_free_once_it_is_unlocked(tmp_path: Path) -> None:

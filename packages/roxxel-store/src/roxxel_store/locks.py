@@ -103,24 +103,6 @@ def open_lock(path: Path) -> int:
     return fd
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether another writer has locked a file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    finally:
-        os.close(fd)
-    return False
-
-
 @contextlib.contextmanager
 def held(
     path: Path,

@@ -30,9 +30,6 @@ __all__ = [
 CONTEXT_AXIS = "context"
 """Name of the mesh axis that splits the columns of a batch with few rows."""
 
-REPLICA_AXIS = "replica"
-"""Name of the mesh axis over the groups; each group holds the whole model."""
-
 
 def row_axes(sizes: Mapping[str, int], num_rows: int) -> tuple[str, ...]:
     """Return the axes that split the rows of a batch, or of a part of it.
@@ -135,22 +132,6 @@ class ShardingConfig:
                 f"groups {groups} do not fit axes {self.axis_names}; give one positive "
                 "number per axis, 1 for an axis inside a group"
             )
-
-    @property
-    def model_axis_names(self) -> tuple[str, ...]:
-        """The batch axes inside a group; fully sharded models are split along them.
-
-        Each group holds the whole model, so only gradients cross the slower network.
-        """
-        groups = self.num_groups or (1,) * len(self.axis_names)
-        between_groups = {
-            name
-            for name, num in zip(self.axis_names, groups, strict=True)
-            if num > 1 or name == REPLICA_AXIS
-        }
-        return tuple(
-            name for name in self.batch_axis_names if name not in between_groups
-        )
 
     def create_device_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
         """Return a mesh of `devices` (default: all devices), with axes of type Auto.
