@@ -63,7 +63,7 @@ def sent(port: int) -> dict[str, int]:
 
 
 def _call(port: int, method: str, path: str, body: str | None) -> bytes:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", port, timeout=600)
     with contextlib.closing(connection):
         connection.request(method, path, body)
         return connection.getresponse().read()

@@ -145,6 +145,6 @@ def run_python(
         env=environment(devices, cache),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )

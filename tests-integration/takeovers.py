@@ -36,7 +36,7 @@ from roxxel_store.disk import DiskFolder
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
 # How often a schedule starts a program, decides for the newest one, cuts one off, and
 # lets a request arrive that was held back.
 START_RATE, NEWEST_RATE, CUT_RATE, ARRIVAL_RATE = 0.04, 0.6, 0.01, 0.1

@@ -198,7 +198,7 @@ def test_a_run_from_a_bucket_equals_one_from_a_disk(
                 env=environment(1, compilation_cache),
                 capture_output=True,
                 text=True,
-                timeout=300,
+                timeout=600,
                 check=False,
             )
             assert done.returncode == 0, done.stderr

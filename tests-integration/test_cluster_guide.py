@@ -81,7 +81,7 @@ def test_job_of_slurm_is_queued_again_at_its_time_limit_and_then_completes(
             env=environment(commands, **variables, **more),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
 
@@ -116,7 +116,7 @@ def test_jax_accepts_the_flags_of_the_guide() -> None:
         [sys.executable, "-c", "import jax; jax.devices()"],
         env={**os.environ, **simulated(1), "XLA_FLAGS": given},
         check=True,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -181,7 +181,7 @@ def test_command_of_tpu_pods_and_of_one_machine(project: Path, commands: Path) -
             env=environment(commands),
             check=True,
             stdout=subprocess.DEVNULL,
-            timeout=300,
+            timeout=600,
         )
 
     assert rows(project / "run")[-1]["step"] == 16
@@ -199,7 +199,7 @@ def test_groups_of_the_hybrid_mesh_are_halves_of_the_processes(
         env=environment(commands),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

@@ -103,7 +103,7 @@ def start(folder: Path, cache: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def finish(folder: Path, cache: Path, *arguments: str) -> str:
     with start(folder, cache, *arguments) as process:
-        shown, said = process.communicate(timeout=300)
+        shown, said = process.communicate(timeout=600)
     assert process.returncode == 0, said
     return shown
 

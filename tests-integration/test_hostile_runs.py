@@ -160,7 +160,7 @@ def alarm() -> Iterator[None]:
         raise AssertionError("the command waited for the writer of a pipe")
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(120)
+    signal.alarm(600)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -21,7 +21,7 @@ pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 PROGRAM = """
 from roxxel_train.distributed import barrier, initialize
 
-initialize(timeout_s=100)
+initialize(timeout_s=600)
 import jax
 
 barrier("all are here")

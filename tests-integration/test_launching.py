@@ -167,7 +167,7 @@ def test_drill_of_two_processes_ends_as_the_unbroken_run(project: Path) -> None:
         env={**os.environ, **simulated(1)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
 

@@ -86,7 +86,7 @@ def train(
         for index in range(count)
     ]
     try:
-        texts = [process.communicate(timeout=300)[0] for process in processes]
+        texts = [process.communicate(timeout=600)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

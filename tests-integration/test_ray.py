@@ -370,7 +370,7 @@ class FakeResult:
 
 def when_idle(act: Callable[[], object]) -> None:
     """Act once the tasks that Ray has told to end have ended."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while True:
         try:
             act()

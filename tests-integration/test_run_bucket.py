@@ -96,7 +96,7 @@ if __name__ == "__main__":
     model, optimizer, loss_fn = make()
     Trainer(
         model, optimizer, curriculum, loss_fn, sys.argv[1],
-        checkpoint_every=5, log_every=1, seed=7, timeout=300,
+        checkpoint_every=5, log_every=1, seed=7, timeout=600,
     ).run()
 """
 
@@ -141,7 +141,7 @@ class Runs:
 
     def train(self, config: str, machine: str) -> str:
         with self.start(config, machine) as program:
-            output, errors = program.communicate(timeout=300)
+            output, errors = program.communicate(timeout=600)
         assert program.returncode == 0, errors
         return output
 
@@ -291,7 +291,7 @@ def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
             for index, machine in enumerate(machines)
         ]
         try:
-            said = [program.communicate(timeout=300) for program in programs]
+            said = [program.communicate(timeout=600) for program in programs]
         finally:
             for program in programs:
                 program.kill()
@@ -326,7 +326,7 @@ def objects(runs: Runs, name: str) -> dict[Path, bytes]:
 
 
 def wait_for(is_so: Any) -> None:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 600
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -530,11 +530,11 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
     with runs.start(runs.config("first", "s3://data/both", stands), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
         with runs.start(runs.config("second", "s3://data/both"), "b") as later:
-            _, errors = later.communicate(timeout=300)
+            _, errors = later.communicate(timeout=600)
             assert later.returncode == 0, errors
             whole = objects(runs, "both")
         gate.touch()
-        _, errors = earlier.communicate(timeout=300)
+        _, errors = earlier.communicate(timeout=600)
     assert earlier.returncode == 1
     reason = (
         r"s3://data/both/checkpoints: another program on \S+ has begun to save here, "
@@ -560,7 +560,7 @@ def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
         wait_for(lambda: newest_step(runs, "stop") >= 5)
         program.send_signal(signal.SIGTERM)
         gate.touch()
-        program.communicate(timeout=300)
+        program.communicate(timeout=600)
     assert program.returncode == 75
     folder = RunFolder("s3://data/stop").path
     last = (folder / "system.log").read_text().splitlines()[-1]
@@ -570,6 +570,6 @@ def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
         log = runs.local("a", "stop") / "system.log"
         wait_for(lambda: "resumed from step" in log.read_text())
         with runs.start("stop.toml", "a") as second:
-            _, errors = second.communicate(timeout=300)
+            _, errors = second.communicate(timeout=600)
         assert second.returncode == 1
         assert "another process" in errors

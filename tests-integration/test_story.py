@@ -126,7 +126,7 @@ class User:
 
     def python(self, *arguments: str) -> str:
         with self.start(*arguments) as process:
-            shown, told = process.communicate(timeout=200)
+            shown, told = process.communicate(timeout=600)
         assert process.returncode == 0, f"{arguments}: {shown}{told}"
         return shown + told
 

@@ -50,7 +50,7 @@ def train(corpus, run, steps):
         checkpoint_every=2,
         log_every=1,
         seed=3,
-        timeout=300,
+        timeout=600,
     ).run()
     assert jax.process_count() == int(os.environ["JAX_NUM_PROCESSES"])
 

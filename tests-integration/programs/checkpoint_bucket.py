@@ -29,7 +29,7 @@ def state(seed):
 
 
 def serve(url):
-    saving = Checkpointer(url, state(0), timeout=300)
+    saving = Checkpointer(url, state(0), timeout=600)
     for line in sys.stdin:
         try:
             saving.save(int(line))
@@ -41,7 +41,7 @@ def serve(url):
 
 def train(url):
     model = state(0)
-    with Checkpointer(url, model, timeout=300, max_to_keep=2) as saving:
+    with Checkpointer(url, model, timeout=600, max_to_keep=2) as saving:
         start = saving.restore()
         print("restored", start, flush=True)
         expected = start + np.arange(512.0, dtype=np.float32).reshape(64, 8)
@@ -75,7 +75,7 @@ def pair(url, index, port):
         )
 
     model = nnx.Dict(weights=nnx.Param(sharded(0)))
-    with Checkpointer(url, model, max_to_keep=2, timeout=300) as saving:
+    with Checkpointer(url, model, max_to_keep=2, timeout=600) as saving:
         assert saving.restore() == 0
         saving.check_shared()
         for step in (1, 2, 3):
@@ -89,7 +89,7 @@ def pair(url, index, port):
             assert holds(3)
         assert saving.restore(2) == 2
         assert holds(2)
-    trees = Checkpointer(url.replace("/checkpoints", "/tree"), timeout=300)
+    trees = Checkpointer(url.replace("/checkpoints", "/tree"), timeout=600)
     tree = {"params": {"w": sharded(0)}, "count": 0}
     for step in (1, 2):
         tree = jax.tree.map(lambda leaf: leaf + 1, tree)
@@ -104,21 +104,20 @@ def pair(url, index, port):
     # One process cannot reach the bucket: both fail, and no step appears.
     if index == 1:
         os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
-    other = Checkpointer(url.replace("/checkpoints", "/other"), model, timeout=3)
+    other = Checkpointer(url.replace("/checkpoints", "/other"), model, timeout=30)
     try:
         other.save(1)
         other.wait()
         text = "nothing"
     except CheckpointError as error:
         text = str(error)
-    # A busy machine may not even be refused within the time limit.
-    assert "no connection" in text or "no answer" in text, text
+    assert "no connection" in text, text
     jax.distributed.shutdown()
     print("done", flush=True)
 
 
 def fork(url):
-    saving = Checkpointer(url, state(0), timeout=300)
+    saving = Checkpointer(url, state(0), timeout=600)
     saving.save(1)
     saving.wait()
     child = os.fork()
@@ -136,7 +135,7 @@ def full(folder):
     numbers = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
     model = nnx.Dict(weights=nnx.Param(jax.device_put(numbers)))
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    saving = Checkpointer(folder, model, timeout=300)
+    saving = Checkpointer(folder, model, timeout=600)
     saving.save(1)
     saving.wait()
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
@@ -153,7 +152,7 @@ def full(folder):
 
 
 def leave(url):
-    Checkpointer(url, state(0), timeout=300).save(1)
+    Checkpointer(url, state(0), timeout=600).save(1)
 
 
 if __name__ == "__main__":

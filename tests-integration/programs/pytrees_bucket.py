@@ -23,7 +23,7 @@ numbers = itertools.count()
 def comes_back(first):
     assume(any(np.size(leaf) for leaf in jax.tree.leaves(first)))
     second = kinds["updated"](first)
-    with Checkpointer(f"{sys.argv[1]}/{next(numbers)}", timeout=300) as checkpointer:
+    with Checkpointer(f"{sys.argv[1]}/{next(numbers)}", timeout=600) as checkpointer:
         checkpointer.save(1, state=first)
         checkpointer.save(2, state=second)
         checkpointer.wait()

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from roxxel_store import client
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
@@ -33,28 +31,6 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-@contextlib.contextmanager
-def soon_given_up(request_s: float = 100.0) -> Generator[None]:
-    """Repeat a request that fails for less than a second, whatever its time limit.
-
-    An answer may take `request_s`, so a server on a busy machine is never late.
-    """
-    begin = client.Bucket.__init__
-    store_of = client._store  # pyright: ignore[reportPrivateUsage] - has no other limit
-
-    def begin_hasty(bucket: Any, url: str, _: float, **options: Any) -> None:
-        begin(bucket, url, 1.0, **options)
-
-    def patient(scheme: str, host: str, timeout_s: float, _: float, *rest: Any) -> Any:
-        return store_of(scheme, host, timeout_s, request_s, *rest)
-
-    with (
-        mock.patch.object(client.Bucket, "__init__", begin_hasty),
-        mock.patch.object(client, "_store", patient),
-    ):
-        yield
 
 
 class Bucket:

@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import soon_given_up
 from roxxel_format import BucketError, ChecksumError, Roxxel, ShardError
 from roxxel_format._read.remote import _Fetcher  # pyright: ignore[reportPrivateUsage] - no other way to see memory
 from roxxel_format.cli import main
 
-from .buckets import Bucket, running_bucket, soon_given_up, wait_for
+from .buckets import Bucket, running_bucket, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

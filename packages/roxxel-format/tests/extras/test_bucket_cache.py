@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from limits import soon_given_up
 from roxxel_format import Roxxel, ShardError
 
-from .buckets import Bucket, running_bucket, soon_given_up, wait_for
+from .buckets import Bucket, running_bucket, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,15 +30,6 @@ class Bucket(Protocol):
 
 def running_bucket(folder: Path) -> AbstractContextManager[Bucket]:
     """Run a server; this process and its children find it by their environment."""
-    return _of_format().running_bucket(folder)
-
-
-def soon_given_up() -> AbstractContextManager[None]:
-    """Repeat a request that fails for less than a second; answers may take longer."""
-    return _of_format().soon_given_up()
-
-
-def _of_format() -> Any:
     spec = spec_from_file_location("roxxel_buckets_of_tests", _FILE)
     assert spec is not None
     assert spec.loader is not None
@@ -46,4 +37,4 @@ def _of_format() -> Any:
     if module is None:
         module = sys.modules[spec.name] = module_from_spec(spec)
         spec.loader.exec_module(module)
-    return module
+    return module.running_bucket(folder)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from limits import soon_given_up
 from roxxel_format import BucketError, Roxxel
 from roxxel_format.writing import Place
 
-from .buckets import Bucket, running_bucket, soon_given_up
+from .buckets import Bucket, running_bucket
 from .commands import main
 
 if TYPE_CHECKING:
