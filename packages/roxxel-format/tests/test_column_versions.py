@@ -241,6 +241,44 @@ def test_a_column_keeps_as_many_files_open_as_its_corpus(
     assert open_files(tmp_path, ".bin") == set()
 
 
+@pytest.mark.parametrize("changed", ["the copy", "the source"])
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_copy_takes_no_replaced_column_back(
+    changed: str, merged: bool, tmp_path: Path
+) -> None:
+    grow(tmp_path, 5)
+    corpus = grow(tmp_path, 6)
+    corpus.write_column("mask", [1, 1])
+    target = tmp_path / "copy" / "c_*.rox"
+    corpus.copy_to(target)
+    replaced = Roxxel(target if changed == "the copy" else corpus.filepath)
+    replaced.write_column("mask", [2, 2], exist="replace")
+    if merged:
+        Roxxel(corpus.filepath).compact()
+
+    with pytest.raises(FileExistsError, match=r"'mask' has other values than the sou"):
+        Roxxel(corpus.filepath).copy_to(target)
+
+    assert replaced.column("mask")[:].tolist() == [2, 2]
+    Roxxel(corpus.filepath).copy_to(target, exist="replace")
+    assert Roxxel(target).column("mask")[:].tolist() == (
+        [1, 1] if changed == "the copy" else [2, 2]
+    )
+
+
+def test_a_copy_gets_values_that_were_appended(tmp_path: Path) -> None:
+    corpus = grow(tmp_path, 5)
+    corpus.write_column("mask", [1])
+    target = tmp_path / "copy" / "c_*.rox"
+    corpus = grow(tmp_path, 6)
+    corpus.copy_to(target)
+    corpus.write_column("mask", [2], exist="append")
+
+    corpus.copy_to(target)
+
+    assert Roxxel(target).column("mask")[:].tolist() == [1, 2]
+
+
 def test_a_replaced_column_is_an_error_of_who_reads_its_old_files(
     tmp_path: Path,
 ) -> None:

@@ -176,9 +176,7 @@ class Contents:
 
     def column_digest(self, name: str) -> str:
         """Return the digest of the values of a column that every shard has."""
-        table = self.columns[name]
-        known = self.version.columns.get(name)
-        return known or table.value_digests([len(table)])[0]
+        return self.manifest.column_digest(name, self.version)
 
     def document_ends(self, number: int) -> npt.NDArray[np.int64]:
         """Return the ends of a shard's documents and of its paddings, in this version.

@@ -232,6 +232,12 @@ class Manifest:
         firsts = {name: t.first(num_shards) for name, t in self.columns.items()}
         return {name: table for name, table in firsts.items() if any(table.names)}
 
+    def column_digest(self, name: str, version: Version) -> str:
+        """Return the digest of the values of a column in a version; "" if unknown."""
+        (num_shards,) = self.nums_shards([version])
+        known = version.columns.get(name)
+        return known or self.columns[name].value_digests([num_shards])[0]
+
     def with_column(self, name: str, table: ColumnTable) -> Manifest:
         """Return this manifest with a new or replaced column.
 

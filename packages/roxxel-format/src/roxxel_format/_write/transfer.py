@@ -15,7 +15,7 @@ from roxxel_format._read.columns import digest_of
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
-from roxxel_format._spec.manifest import Manifest
+from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
@@ -237,12 +237,32 @@ def copy_bytes(file: OpenFile, output: Output) -> None:
 def _check_continues(there: Manifest, source: Manifest, place: Place) -> None:
     """Check that a target is empty, or an earlier state of the source."""
     mine, theirs = source.fingerprints, there.fingerprints
-    is_earlier = theirs == mine[: len(theirs)]
-    if not is_earlier or not set(there.columns) <= set(source.columns):
+    if theirs != mine[: len(theirs)]:
         raise FileExistsError(
             f"{place.manifest}: another corpus exists there, or the copy was changed; "
             'use exist="replace", or copy elsewhere'
         )
+    for name in there.columns:
+        if not _has_column(source, there, name):
+            raise FileExistsError(
+                f"{place.manifest}: its column {name!r} has other values than the "
+                'source; use exist="replace" to copy those of the source, or copy '
+                "elsewhere"
+            )
+
+
+def _has_column(source: Manifest, there: Manifest, name: str) -> bool:
+    """Return whether a source has all values of a column of an earlier state."""
+    mine, theirs = source.columns.get(name), there.columns[name]
+    if mine is None:
+        return False
+    count = len(there.shards)
+    if [*source.shards.digests[:count]] == [*there.shards.digests]:
+        return mine.first(count).extends(theirs)
+    # The shards of one of them were merged, so only digests of all values tell.
+    version = source.version(there.last.fingerprint)
+    digest = there.column_digest(name, there.last)
+    return bool(digest) and digest == source.column_digest(name, version or Version())
 
 
 def _check_shard(
