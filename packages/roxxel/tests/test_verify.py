@@ -12,6 +12,8 @@ import pytest
 from roxxel import Roxxel, check_verify, verify
 from roxxel.cli import main
 from roxxel.config import load_config, make_trainer
+from roxxel.runs.compared import Parting
+from roxxel.runs.verify import Verification
 from roxxel_train import RunFolderError
 
 from .runs import facts, forge, forged, said
@@ -314,6 +316,19 @@ def test_the_command_ends_with_3_at_a_forgery(
     assert main(["verify", str(copy), "--steps", "6:9", "--trust"]) == 3
 
     assert "step 7: loss: 0.125 and" in capsys.readouterr().out
+
+
+def test_the_first_process_alone_says_that_something_differs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], copy: Path
+) -> None:
+    differs = Parting("numbers", 5, "loss", ("1", "2"))
+    found = Verification("run", 5, 6, 1, 0, 0, (differs,), (), 1.0)
+    monkeypatch.setattr("roxxel.runs.verify.verify", lambda *_, **__: [found])
+    monkeypatch.setattr("jax.process_index", lambda: 1)
+
+    assert main(["verify", str(copy)]) == 3
+
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

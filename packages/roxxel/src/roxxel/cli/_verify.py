@@ -85,27 +85,31 @@ def run(options: argparse.Namespace) -> None:
         run_several(options)
         return
     connect(options)
+    with ended_once():
+        _verify(options)
+
+
+def _verify(options: argparse.Namespace) -> None:
     from roxxel.runs.verify import check_verify, verify
 
     tell_first = from_first(note if options.json else tell)
     unconfirmed: list[str] = []
-    with ended_once():
-        if options.check is None:
-            found = verify(
-                opened(options),
-                options.steps,
-                sample=options.sample,
-                receipt=options.receipt,
-                say=tell_first,
-            )
-        else:
-            found, unconfirmed = check_verify(
-                options.check,
-                options.run,
-                sources=dict(options.source),
-                trust=options.trust,
-                say=tell_first,
-            )
+    if options.check is None:
+        found = verify(
+            opened(options),
+            options.steps,
+            sample=options.sample,
+            receipt=options.receipt,
+            say=tell_first,
+        )
+    else:
+        found, unconfirmed = check_verify(
+            options.check,
+            options.run,
+            sources=dict(options.source),
+            trust=options.trust,
+            say=tell_first,
+        )
     for each in found:
         say(json.dumps(asdict(each)) if options.json else str(each))
     if options.check is not None:
