@@ -1,35 +1,11 @@
-"""What a user names: a folder of checkpoints, on a disk or in a bucket, and a step.
+"""The step that a user names behind a folder of checkpoints.
 
 This module does not import JAX.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from roxxel_store.urls import expanded, url_of
-
-if TYPE_CHECKING:
-    import os
-
-
-def folder_url(path: str | os.PathLike[str], name: str = "") -> str | None:
-    """Return the URL of a folder in a bucket; None for a path on a disk.
-
-    Args:
-        path: A path or a URL.
-        name: The argument that holds the path, for messages.
-
-    Raises:
-        ValueError: The URL is of a web server, or not valid; see `url_of`.
-    """
-    url = url_of(path, name, "s3://bucket/run/checkpoints")
-    if url is not None and url.startswith(("http://", "https://")):
-        raise ValueError(
-            f"{url}: a web server cannot hold checkpoints; give a path, or a URL that "
-            "begins with s3://, gs:// or az://"
-        )
-    return url
+from roxxel_store.urls import expanded
 
 
 def split_step(text: str) -> tuple[str, int | None]:

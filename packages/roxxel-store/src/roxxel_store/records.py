@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 28
 """Maximum size of a record; the manifest of 100 000 shards has 19 million bytes."""
 
+GREATEST_NUMBER = 1e300
+"""Numbers of this absolute value or more count as missing: charts would overflow."""
+
+_GREATEST_COUNT = 2**63  # of steps or tokens; a larger count means a damaged file
+
 _TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n')
 _TAIL_SIZE = len(b',"crc32":"00000000"}\n')
 _MOST_CONTAINERS = 1 << 20
@@ -227,6 +232,28 @@ def find_object(data: bytes | str) -> dict[str, Any] | None:
         return parse_object(data, "", "")
     except RecordError:
         return None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number of a record; None for text, NaN and infinities.
+
+    Example:
+        >>> number(2), number("2"), number(float("nan"))
+        (2.0, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < GREATEST_NUMBER else None
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value of a record is a plausible number of steps or tokens.
+
+    Example:
+        >>> is_count(8), is_count(-8), is_count(8.0)
+        (True, False, False)
+    """
+    return type(value) is int and 0 <= value < _GREATEST_COUNT
 
 
 def as_json(value: Any) -> Any:

@@ -55,6 +55,29 @@ def url_of(
     return None
 
 
+def bucket_url(path: str | os.PathLike[str], name: str = "") -> str | None:
+    """Return the URL of a folder that programs write; None for a path on a disk.
+
+    Args:
+        path: A path or a URL.
+        name: The argument that holds the path, for messages.
+
+    Raises:
+        ValueError: The URL is of a web server, or as for `url_of`.
+
+    Example:
+        >>> bucket_url("s3://bucket/run/"), bucket_url("runs/first")
+        ('s3://bucket/run', None)
+    """
+    url = url_of(path, name, "s3://bucket/run/checkpoints")
+    if url is not None and url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{url}: a web server cannot hold checkpoints; give a path, or a URL that "
+            "begins with s3://, gs:// or az://"
+        )
+    return url
+
+
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path on a disk; a first part `~` or `~NAME` becomes a home folder.
 

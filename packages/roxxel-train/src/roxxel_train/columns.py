@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.records import GREATEST_NUMBER, is_count, number
 
 from roxxel_train.goodput import TimedRows
 from roxxel_train.starts import time_of
@@ -26,16 +27,8 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float64]
 
-GREATEST_NUMBER = 1e300
-"""Numbers of this absolute value or more count as missing, because charts would
-overflow.
-"""
-
 TIMED = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
 """Fields of a row with seconds, in the order of `TimedRows`."""
-
-_GREATEST_COUNT = 2**63
-"""Bound of plausible step and token counts; a larger count means a damaged file."""
 
 _GAPS = frozenset({"nan", "inf", "-inf"})
 """How the log writes numbers that JSON lacks; a chart shows a gap for each."""
@@ -341,15 +334,3 @@ def read_columns(rows: Iterable[dict[str, Any] | None]) -> Columns:
         last_text,
         num_damaged,
     )
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number of a row; None for text, NaN and infinities."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < GREATEST_NUMBER else None
-
-
-def is_count(value: Any) -> bool:
-    """Return whether a value is a plausible number of steps or tokens."""
-    return type(value) is int and 0 <= value < _GREATEST_COUNT

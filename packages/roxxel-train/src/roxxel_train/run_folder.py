@@ -20,11 +20,12 @@ from roxxel_curriculum import StateMismatch
 from roxxel_curriculum.run_log import METRICS
 from roxxel_curriculum.state import checked_state
 from roxxel_store.locks import try_lock
-from roxxel_store.records import find_object
+from roxxel_store.records import find_object, is_count, number
+from roxxel_store.urls import bucket_url, expanded
 
 from roxxel_train._files.data import Descriptions, RunData, begun_data
 from roxxel_train._files.log import SYSTEM_LOG
-from roxxel_train._files.mirror import local_run
+from roxxel_train._files.mirror import fetch_run
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
@@ -35,7 +36,7 @@ from roxxel_train._files.records import (
     RECORD,
 )
 from roxxel_train._log.sinks import SINKS
-from roxxel_train.columns import TIMED, Columns, is_count, number, read_columns
+from roxxel_train.columns import TIMED, Columns, read_columns
 from roxxel_train.errors import RunFolderError, RunMismatchError
 from roxxel_train.goodput import Goodput, goodput
 from roxxel_train.starts import Followed, RunStart, follow
@@ -172,7 +173,8 @@ class RunFolder:
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.location = os.fspath(run)
-        self.path = local_run(run)
+        url = bucket_url(run)
+        self.path = expanded(run) if url is None else fetch_run(url)
         self._descriptions = Descriptions(self.path / CHECKPOINTS)
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_curriculum.run_log import END, KINDS, SAVE, START
-from roxxel_store.records import find_object
+from roxxel_store.records import find_object, is_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -309,8 +309,8 @@ def _start_of(row: Mapping[str, Any]) -> RunStart:
     return RunStart(row, ready - took, ready, step, ready, total)
 
 
-def _count(value: object) -> int:
-    return value if type(value) is int and 0 <= value < 1 << 63 else 0
+def _count(value: Any) -> int:
+    return value if is_count(value) else 0
 
 
 def _up_to(file: Any, ends: npt.NDArray[np.int64], step: int) -> int:

@@ -157,7 +157,7 @@ class BucketFolder:
     """The checkpoints of a run in a bucket.
 
     Args:
-        url: A URL that `folder_url` returned.
+        url: A URL that `bucket_url` returned.
         local: Directory for local copies; the files of the newest checkpoint stay in
             it. None uses a temporary directory, which is removed at the end.
         timeout_s: Time limit in seconds. A failed request is repeated for about a third

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import in_parallel, read_file
-from roxxel_store.records import MAX_BYTES, as_json
+from roxxel_store.records import MAX_BYTES, as_json, is_count
 
 from roxxel_ckpt._integrity import (
     FileDigest,
@@ -402,7 +402,9 @@ def _description(place: object, number: int | None, body: Any) -> Description:
                 f"{FORMAT}, so nothing was changed; install a newer roxxel-ckpt"
             )
         best = body.get("best")
-        step = checked_step(body["step"])
+        step = body["step"]
+        if not is_count(step):
+            raise ValueError(f"step is {step!r}")  # noqa: TRY301 - as damage below
         if number not in {step, None}:
             raise CheckpointUnreadableError(
                 f"{place}: has the name of step {number} and holds step {step}, so "

@@ -6,14 +6,13 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from roxxel_store.urls import expanded
+from roxxel_store.urls import bucket_url, expanded
 
 from roxxel_ckpt._place.bucket import BucketFolder
 from roxxel_ckpt._place.description import finished
 from roxxel_ckpt._place.directories import absolute
 from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt.errors import CheckpointNotFoundError
-from roxxel_ckpt.locations import folder_url
 
 if TYPE_CHECKING:
     from roxxel_ckpt._place.folder import Folder, Step
@@ -34,7 +33,7 @@ def open_folder(
         NotADirectoryError: The path is a file.
         ModuleNotFoundError: The client of buckets is not installed.
     """
-    url = folder_url(location)
+    url = bucket_url(location)
     if url is not None:
         # Several runs may share `local`.
         name = hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -34,13 +34,12 @@ from roxxel_ckpt import CheckpointBucketError, CheckpointWriteError
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.descriptions import fetch_descriptions
-from roxxel_ckpt.locations import folder_url
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
-from roxxel_store.urls import checked_url, expanded
+from roxxel_store.urls import checked_url
 
 from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import (
@@ -263,18 +262,6 @@ class Mirror:
                     "cannot be read; restore the object, or give another save_path"
                 )
             yield data
-
-
-def local_run(run: str | os.PathLike[str]) -> Path:
-    """Return the folder of a run on this machine; for a URL, a local copy.
-
-    Raises:
-        ValueError: The URL is not valid.
-        RunMismatchError: As for `fetch_run`.
-        CheckpointBucketError: As for `fetch_run`.
-    """
-    url = folder_url(run)
-    return expanded(run) if url is None else fetch_run(url)
 
 
 def run_record(path: Path | str) -> dict[str, Any] | None:

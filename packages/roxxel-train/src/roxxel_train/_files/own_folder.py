@@ -10,10 +10,10 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt.locations import folder_url
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import make_folder
 from roxxel_store.output import replace_file
+from roxxel_store.urls import bucket_url
 
 from roxxel_train._files.identity import copied, new_id, place_of, registered
 from roxxel_train._files.mirror import Mirror, holder, locked
@@ -51,7 +51,7 @@ class OwnFolder:
         self.record: dict[str, Any] | None
         self.checkpoints: Path | str
         self.warning: str | None = None
-        url = folder_url(path, "save_path")
+        url = bucket_url(path, "save_path")
         if url is not None:
             self._mirror = mirror = Mirror(url, timeout_s)
             self.path, self.location = mirror.folder, mirror.url

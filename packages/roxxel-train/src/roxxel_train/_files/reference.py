@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from roxxel_ckpt.locations import folder_url, split_step
-from roxxel_store.urls import expanded
+from roxxel_ckpt.locations import split_step
+from roxxel_store.urls import bucket_url, expanded
 
 from roxxel_train._files.records import CHECKPOINTS
 
@@ -44,7 +44,7 @@ def parse_reference(text: str) -> Reference:
     Raises:
         ValueError: The text names a step twice.
     """
-    is_url = folder_url(text) is not None
+    is_url = bucket_url(text) is not None
     text, step = split_step(text)
     path = text.rstrip("/") if is_url else expanded(text)
     if isinstance(path, str):

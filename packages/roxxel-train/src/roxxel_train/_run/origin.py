@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointMismatchError
-from roxxel_ckpt.locations import folder_url
 from roxxel_store import roxxel_command
+from roxxel_store.urls import bucket_url
 
 from roxxel_train._files.identity import check_owner, known_ids
 from roxxel_train._files.mirror import run_record
@@ -153,7 +153,7 @@ class Origin:
     ) -> None:
         text = os.fspath(given)
         self._name = f"{option}={text!r}"
-        folder_url(text, option)  # raises if the URL cannot hold a run
+        bucket_url(text, option)  # raises if the URL cannot hold a run
         self.option = option
         self.extra: Mapping[str, Any] = {}
         self.warnings: list[str] = []

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import aligned
 from roxxel_store.command import Progress
+from roxxel_store.records import number
 from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
-from roxxel_train.columns import number
 
 if TYPE_CHECKING:
     import argparse

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import Roxxel
+from roxxel_store.records import number
 from roxxel_train import RunFolderError
-from roxxel_train.columns import number
 
 from roxxel.config import open_curriculum
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_ckpt import BestRule, CheckpointError
 from roxxel_curriculum.recorded import recorded_plan
-from roxxel_store.records import find_object
+from roxxel_store.records import find_object, is_count
 from roxxel_train import RunFolder
-from roxxel_train.columns import is_count
 
 from roxxel.evaluate.results import evaluations_of
 from roxxel.report._clock import clock_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from roxxel_train.columns import is_count
+from roxxel_store.records import is_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.records import number
 from roxxel_train import RunFolder, RunFolderError
-from roxxel_train.columns import number
 
 from roxxel.runs.trained import is_complete
 from roxxel.sweeping._runs import begun
