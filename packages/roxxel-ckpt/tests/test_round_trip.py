@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tensorstore
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointError
 
@@ -268,3 +269,25 @@ def test_a_path_that_goes_back_from_a_link_is_the_folder_of_its_target(
 
     assert (tmp_path / "disk" / "checkpoints" / "1").is_dir()
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_all_saves_and_restores_share_the_threads_of_one_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contexts: list[Any] = []
+    real_open = tensorstore.open
+
+    def watched(*arguments: Any, context: Any, **options: Any) -> Any:
+        contexts.append(context)
+        return real_open(*arguments, context=context, **options)
+
+    monkeypatch.setattr(tensorstore, "open", watched)
+    arrays = {"of jax": jnp.ones(3), "of numpy": np.ones(3)}
+    with Checkpointer(tmp_path) as saving:
+        for step in (1, 2):
+            saving.save(step, state=arrays)
+            saving.wait()
+        saving.load(like=arrays)
+
+    assert len(contexts) >= 6
+    assert all(context is contexts[0] for context in contexts)

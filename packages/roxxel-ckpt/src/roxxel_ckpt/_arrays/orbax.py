@@ -122,7 +122,7 @@ class _Arrays(type_handlers.ArrayHandler):
 
     async def deserialize(self, infos: Any, args: Any = None) -> Any:
         _keep_loop_open()
-        return await super().deserialize(infos, args)
+        return await super().deserialize(_in_one_context(infos), args)
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         started = await super().serialize(values, _ending_together(infos), args)
@@ -139,7 +139,8 @@ class _NumpyArrays(type_handlers.NumpyHandler):
         _keep_loop_open()
         # Orbax opens several arrays and waits for none if the next is missing.
         read = super().deserialize
-        tasks = (read([info], [arg]) for info, arg in zip(infos, args, strict=True))
+        pairs = zip(_in_one_context(infos), args, strict=True)
+        tasks = (read([info], [arg]) for info, arg in pairs)
         return [array for [array] in await asyncio.gather(*tasks)]
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
@@ -160,11 +161,28 @@ def _await_all(commits: list[Any]) -> None:
 
 def _ending_together(infos: Any) -> Any:
     """Let the loop that writes these arrays wait until all writes have ended."""
-    for info in infos[:1]:
+    for info in _in_one_context(infos)[:1]:
         # Orbax awaits this method in that loop, and before any write.
         create: Any = getattr(info, "await_path_creation", None)
         info.await_path_creation = functools.partial(_stay_open, create)
     return infos
+
+
+def _in_one_context(infos: Any) -> Any:
+    """Let these arrays share the threads of all saves and restores of this process.
+
+    Orbax makes a context of TensorStore for each save and each restore. TensorStore
+    0.1.86 sometimes frees the threads of a context twice, and the process dies: once in
+    2 200 saves and restores of a small model.
+    """
+    for info in infos:
+        info.ts_context = _context()
+    return infos
+
+
+@functools.cache
+def _context() -> Any:
+    return type_handlers.get_ts_context(use_ocdbt=False)
 
 
 async def _stay_open(create: Callable[[], Awaitable[Any]]) -> Any:
