@@ -153,6 +153,7 @@ BRIDGES = {
         ("marin-levanter==0.2.227.dev40316220070", "--prerelease=allow"),
     ),
     "maxtext": (NEWEST_PYTHON, "roxxel-loader", ("maxtext==0.2.5",)),
+    "tunix": (NEWEST_PYTHON, "roxxel-loader", ("google-tunix==0.1.7",)),
 }
 OF_TPU = """
 import importlib.metadata, re

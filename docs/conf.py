@@ -65,7 +65,7 @@ autodoc_default_options = {
 autoclass_content = "both"  # `Trainer.__init__` documents its arguments
 autodoc_typehints = "signature"
 # Of a bridge alone, and several gigabytes.
-autodoc_mock_imports = ["torch", "olmo_core", "torchtitan", "levanter"]
+autodoc_mock_imports = ["torch", "olmo_core", "torchtitan", "levanter", "tunix"]
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_type_aliases = {"Tokens": "Tokens"}

@@ -26,6 +26,7 @@ collect_ignore = [
         "olmo_core",
         "torchtitan",
         "levanter",
+        "tunix",
     )
     if not find_spec(framework)
 ]

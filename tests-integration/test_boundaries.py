@@ -67,7 +67,7 @@ UNDECLARED = {
     # Its users have it: no index has a small one for every machine. Only type checkers
     # read `typing_extensions`, and they bring it.
     "roxxel-curriculum": {"torch", "olmo-core", "torchtitan", "typing-extensions"},
-    "roxxel-loader": {"maxtext", "levanter", "typing-extensions"},
+    "roxxel-loader": {"maxtext", "levanter", "tunix", "typing-extensions"},
     # What a launcher brings, or JAX asks for the processes that it has started.
     "roxxel-train": {"kubernetes", "mpi4py", "ray"},
 }

@@ -1,0 +1,127 @@
+"""Let Tunix train the steps of a curriculum; needs `google-tunix`.
+
+Call `feed` when your trainer is made, and train without a dataset::
+
+    trainer = PeftTrainer(model, optimizer, config)
+    tunix.feed(trainer, curriculum, seed=0, record="runs/tuned")
+    trainer.train([])
+
+Tunix's checkpoints hold the number of steps alone, so the log in `record` proves at
+each start which data they were. Tried with google-tunix 0.1.7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+from roxxel_curriculum.digest import batch_digest
+from roxxel_curriculum.run_log import StepLog, recorded_state
+from roxxel_curriculum.share import check_steps
+from roxxel_curriculum.steps import StepIterator
+from roxxel_store import modules_of
+
+if TYPE_CHECKING:
+    import os
+
+    from roxxel_curriculum import Curriculum
+
+__all__ = ["feed"]
+
+_hooks, _training = modules_of(
+    "roxxel_loader.bridges.tunix",
+    "google-tunix",
+    *("tunix.sft.hooks", "tunix.sft.peft_trainer"),
+)
+
+
+def feed(
+    trainer: Any,
+    curriculum: Curriculum,
+    seed: int = 0,
+    *,
+    record: str | os.PathLike[str],
+) -> None:
+    """Let a `PeftTrainer` read a curriculum, from its restored checkpoint on.
+
+    Each update reads one step. Batch size and length may change from phase to phase.
+
+    Args:
+        trainer: The trainer, whose data hooks and training hooks become ours.
+        curriculum: What the run reads. You may edit the future of a run between two
+            starts.
+        seed: Seed of the order.
+        record: Folder of the log of the run, the same at each start.
+
+    Raises:
+        ValueError: An update would read several batches, `max_steps` is beyond the
+            curriculum, or the log lacks the step of the checkpoint.
+        NotImplementedError: There are several processes, or other hooks.
+        StateMismatch: The log belongs to other data, another seed or another past.
+
+    Example:
+        >>> feed(trainer, curriculum, record="runs/tuned")  # doctest: +SKIP
+    """
+    config = trainer.config
+    if (parts := config.gradient_accumulation_steps or 1) > 1:
+        raise ValueError(
+            f"gradient_accumulation_steps={parts}: Tunix would take {parts} steps of "
+            "the curriculum for one update; leave it out"
+        )
+    if jax.process_count() > 1 or trainer.training_hooks or trainer.data_hooks:
+        raise NotImplementedError(
+            "this bridge feeds one process, and sets the hooks of the trainer itself"
+        )
+    steps = StepIterator(curriculum, seed, fields=("tokens", "loss_mask"))
+    if trainer.train_steps:
+        steps.restore(recorded_state(record, trainer.train_steps))
+    stop = config.max_steps or steps.sampler.total_steps
+    check_steps(steps.sampler, "max_steps", stop)
+    saved_in = str(config.checkpoint_root_directory)
+    hooks = _Hooks(steps, StepLog(record, steps, checkpoints=saved_in), stop)
+    # Tunix has no hook for its saves, and tells a loss one step late.
+    manager = trainer.checkpoint_manager._checkpoint_manager  # noqa: SLF001
+    if manager is not None:
+        manager.save = hooks.synced(manager.save)
+    trainer.with_data_hooks(hooks)
+    trainer.with_training_hooks(hooks)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+class _Hooks(_hooks.DataHooks, _hooks.TrainingHooks):
+    def __init__(self, steps: StepIterator, log: StepLog, stop: int) -> None:
+        self._steps, self._log, self._stop = steps, log, stop
+
+    def load_next_train_batch(self, trainer: Any) -> Any:
+        del trainer
+        steps = self._steps
+        if steps.step >= self._stop:
+            return None
+        self._log.begin()
+        batch = next(steps)
+        self._log.note(steps.step - 1, digest=batch_digest(batch["tokens"]))
+        return _training.TrainingInput(
+            input_tokens=batch["tokens"], input_mask=batch["loss_mask"]
+        )
+
+    def on_train_step_end(self, trainer: Any, step: int, loss: Any) -> None:
+        del trainer
+        self._log.note(step - 1, loss=loss)
+        self._log.write(step)
+        if step == self._stop:
+            self._log.close(step)
+
+    def synced(self, save: Any) -> Any:
+        """Return Tunix's function that saves, with the rows on the disk before."""
+
+        def synced(step: int, *rest: Any, **more: Any) -> Any:
+            self._log.sync(step)
+            return save(step, *rest, **more)
+
+        return synced
+
+    load_next_eval_batch = on_train_start = on_train_end = _nothing
+    on_train_step_start = on_eval_step_start = on_eval_step_end = _nothing
