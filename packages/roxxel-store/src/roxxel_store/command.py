@@ -248,7 +248,7 @@ class Progress:
     """Shows how far some work is, if standard error is a terminal.
 
     Use it as a context: the line appears at once, and is erased at the end. Call it
-    with the work that is done and with all of it.
+    with two numbers: the finished work, and all work.
 
     Example:
         >>> with Progress("reading web.rox") as progress:

@@ -89,7 +89,7 @@ class BucketStep:
 
     @property
     def state(self) -> Literal["finished", "unfinished", "foreign"]:
-        """True, because a manifest lists only finished steps."""
+        """Finished, because a manifest lists only finished steps."""
         return "finished"
 
     def read(self, name: str) -> bytes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CorpusFiles:
-    """The files that the corpus at a path has, or that a write of it may make.
+    """The files that belong to the corpus at a path, or that a write of it may make.
 
     Args:
         filepath: A file, a folder or a pattern; or a URL.

@@ -276,7 +276,7 @@ class Intake:
             yield from [np.empty(0, np.uint8)] * num_waiting
 
     def encoded(self, documents: Iterable[object]) -> Iterator[object]:
-        """Yield documents; a tokenizer encodes texts in batches before."""
+        """Yield documents; the tokenizer has already encoded texts, in batches."""
         if self.tokenizer is None or self.tokenizer.encode_batch is None:
             return iter(documents)
         return _batched(documents, self.tokenizer)

@@ -81,10 +81,10 @@ def write_files(
             inputs, in a column `path`.
         exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
             of the last write.
-        workers: Processes of this machine. None means one for each core, if the inputs
-            have at least 64 MiB. A worker does not import your program. So the program
-            needs no main guard, but your own tokenizer class must stand in another
-            module.
+        workers: Processes of this machine. None means one for each core, but at most
+            one for every 64 MiB of inputs. A worker does not import your program. So
+            the program needs no main guard, but your own tokenizer class must stand in
+            another module.
         ray: Address of a Ray cluster that writes the units as tasks, in place of
             processes; `""` means the cluster in `RAY_ADDRESS`, or the one on this
             machine. Needs the extra `ray`. A program that is connected to Ray uses its

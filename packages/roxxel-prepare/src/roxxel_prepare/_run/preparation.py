@@ -203,7 +203,7 @@ def prepare(
 
 
 def _num_workers(inputs: Inputs) -> int:
-    """Return a runner with a process per core, or per 64 MiB of inputs if fewer."""
+    """Return a number of processes: one per core, or per 64 MiB of inputs if fewer."""
     num_bytes: int = sum(size for _, size, *_ in inputs.facts)
     return max(1, min(num_cores(), num_bytes // UNIT_BYTES))
 

@@ -8,11 +8,11 @@ right, in three ways:
 - `fastokens` refuses the kinds of models that it cannot encode (Unigram, WordPiece);
 - the first time a character occurs, both encode it, between letters, digits, spaces and
   line ends. A text with a character that differs goes to `tokenizers`;
-- both encode the first document, and then whole documents that have together one of 4
-  000 characters. A difference there is an error, because there may be any number of
-  others. This costs about 3 %, however long documents are. (`fastokens` encodes a
-  hundred characters in the time that `tokenizers` needs for one, and one document in a
-  thousand would cost 10 %.)
+- both encode the first document, and then whole documents with one of every 4,000
+  characters. A difference there is an error, because there may be any number of others.
+  This costs about 3 %, however long documents are. (`fastokens` encodes a hundred
+  characters in the time that `tokenizers` needs for one, and one document in a thousand
+  would cost 10 %.)
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | No
 
 
 def changed_rate(before: float | None, now: float | None, step: int) -> str | None:
-    """Return a line about another learning rate than before the start, or None.
+    """Return a line about a learning rate that this start has changed, or None.
 
     Both are rates of the update after `step`: one by the settings at the restored
     checkpoint, one by the settings of this start.

@@ -34,7 +34,7 @@ def is_complete(config: RunConfig, total_steps: int) -> bool:
 
 
 def train(config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
-    """Train a run to its end, or continue it; `check` gets the opened data."""
+    """Train a run to its end, or continue it; `check` runs once its data are open."""
     trainer = make_trainer(config)
     check()
     trainer.run()
