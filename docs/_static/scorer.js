@@ -5,7 +5,7 @@ var Scorer = {
   score: ([page, title, , , score, , kind]) => {
     const asked = new URLSearchParams(window.location.search).get("q") ?? "";
     const named = /[_.(]|[a-z][A-Z]|^[A-Z][a-z]+$/.test(asked);
-    const isIt = title.split(".").at(-1) === asked.split(".").at(-1);  // `Plan`, and not `plan`
+    const isIt = `.${title}`.endsWith(`.${asked}`);  // `Plan` and not `plan`, `Roxxel.write` and not `Scan.write`
     if (kind === "object") return score + (named ? 60 + (isIt ? 10 : 0) : 0);
     const words = asked.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? [];
     const titled = words.every((word) => title.toLowerCase().includes(word)) ? 40 : 0;
