@@ -78,12 +78,9 @@ OTHERS = (
 )
 
 # Tests run at the same time, one for each core, but at most four. The tests of a file
-# run in one process, because they share fixtures and compiled programs.
-# They run as written; `uv run pytest` runs them in random order, with the seed printed.
-PARALLEL = (
-    *("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"),
-    *("-p", "no:randomly"),
-)
+# run in one process, because they share fixtures and compiled programs. Their order is
+# random; pytest's first lines name the seed that repeats it.
+PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 
 # Some tests wait for the programs that they start, and those for each other, for disks,
 # time limits and servers. So four run at once, however few the cores.
