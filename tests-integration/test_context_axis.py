@@ -46,8 +46,8 @@ def test_what_cannot_be_split_is_refused(found: Any) -> None:
     columns, kernel = found
 
     assert columns == (
-        "2 rows do not divide over all devices, and their 50 columns not over the 4 of "
-        "the axis 'context'; use a seq_len of 49 or 53"
+        "a batch of 2 rows does not divide over all devices, nor do its 50 columns "
+        "over the 4 of the axis 'context'; use a seq_len of 49 or 53"
     )
     assert 'attention="cudnn" cannot split a row' in kernel
 

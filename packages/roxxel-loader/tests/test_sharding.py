@@ -20,6 +20,7 @@ from roxxel_loader.sharding import (
     make_fsdp_sharding_config,
     make_hybrid_sharding_config,
 )
+from roxxel_loader.sharding.presets import column_ways
 
 from .helpers import sharded
 
@@ -230,3 +231,8 @@ def test_rows_are_described_in_words() -> None:
     assert describe_rows(sharded((2,)), (4,)) == (
         "process 0: rows 0-3 of 4 on devices 0 1"
     )
+
+
+def test_one_row_whose_columns_do_not_divide_is_one_row() -> None:
+    with pytest.raises(ValueError, match=r"batch of 1 row does.* 511 .* 505 or 513$"):
+        column_ways({"data": 1, "context": 8}, 1, 511)

@@ -137,7 +137,7 @@ def test_a_plan_says_what_each_device_holds(
     [
         (
             ["mesh.axes={ data = 1, context = 4 }", "phases.0.seq_len=11"],
-            ["10 columns not over the 4 of the axis 'context'", "seq_len of 9 or 13"],
+            ["10 columns over the 4 of the axis 'context'", "seq_len of 9 or 13"],
         ),
         (
             ["mesh.axes={ data = 8 }", "trainer.strict_sharding=true"],

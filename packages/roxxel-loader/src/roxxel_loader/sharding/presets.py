@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from roxxel_store.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,9 +63,9 @@ def column_ways(sizes: Mapping[str, int], num_rows: int, num_columns: int) -> in
     if num_columns % ways:
         least = num_columns // ways * ways + 1
         raise ValueError(
-            f"{num_rows} rows do not divide over all devices, and their {num_columns} "
-            f"columns not over the {ways} of the axis {CONTEXT_AXIS!r}; use a seq_len "
-            f"of {least} or {least + ways}"
+            f"a batch of {counted(num_rows, 'row')} does not divide over all devices, "
+            f"nor do its {num_columns} columns over the {ways} of the axis "
+            f"{CONTEXT_AXIS!r}; use a seq_len of {least} or {least + ways}"
         )
     return ways
 
