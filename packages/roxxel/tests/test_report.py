@@ -92,6 +92,7 @@ def test_a_page_is_small_and_begins_with_model_and_devices(tmp_path: Path) -> No
     head = html.partition("</header>")[0]
     assert "<dt>Model</dt><dd>llama, small</dd>" in head
     assert "<dt>Devices</dt><dd>8 x TPU &lt;v4&gt; in 2 processes</dd>" in head
+    assert "<dt>Command</dt><dd>roxxel train &#x27;a b.toml&#x27;</dd>" in head
     assert "<dt>Wait share</dt>" not in head  # the wall time has it
 
 

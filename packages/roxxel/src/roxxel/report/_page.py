@@ -67,6 +67,7 @@ def _head(facts: RunFacts) -> str:
         ("Wall time", wall),
         ("Model", facts.model),
         ("Devices", facts.devices),
+        ("Command", facts.command),
         ("Logged", _logged(facts)),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),
