@@ -69,7 +69,8 @@ class RunSummary:
         waited_s: Seconds of this call in which the loop waited for data.
         save_path: Folder of the run, as text if it is a URL; None if the run writes no
             files.
-        stop_reason: What `Trainer.stop` was given, if it ended this call; else None.
+        stop_reason: What `Trainer.stop` was given, or that `until` is reached, if one
+            of them ended this call; else None.
 
     Example:
         >>> print(RunSummary(0, 9, 10, 2.5, None, None, 0, 4.0, 0.1, None))
@@ -337,9 +338,9 @@ def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> 
 
 
 def stopped(step: int, reason: str, latest_step: int | None) -> str:
-    """Return the last line of a run that `Trainer.stop` ended."""
+    """Return the last line of a run that `Trainer.stop` or `until=` ended."""
     saved = _saved(latest_step)
-    return f"stopped after step {step} by Trainer.stop: {reason}; {saved}"
+    return f"stopped after step {step}: {reason}; {saved}"
 
 
 def _saved(latest_step: int | None) -> str:
