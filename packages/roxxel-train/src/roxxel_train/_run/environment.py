@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,12 @@ _FLAGS = {
     "x64": lambda: jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue] - as above
 }
 _VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+_COMMIT = (
+    *("git", "--no-optional-locks", "describe"),
+    *("--always", "--dirty", "--abbrev=12", "--exclude=*"),
+)
+_GIT_S = 5.0
+"""Longest wait for git, which reads all files of a repository."""
 
 
 def environment(devices: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str, Any]:
@@ -27,9 +35,27 @@ def environment(devices: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str
     """
     return {
         "command": sys.argv,
-        "versions": {name: metadata.version(name) for name in _VERSIONS},
+        "versions": {
+            **{name: metadata.version(name) for name in _VERSIONS},
+            **_program(),
+        },
         "devices": dict(devices),
         "processes": jax.process_count(),
         "mesh": dict(mesh),
         "flags": {name: read() for name, read in _FLAGS.items()},
     }
+
+
+@cache
+def _program() -> dict[str, str]:
+    """Return the commit of the current folder, if it is in a repository of git.
+
+    Files that differ from the commit add `-dirty`.
+    """
+    try:
+        found = subprocess.run(  # noqa: S603 - a fixed command
+            _COMMIT, check=True, capture_output=True, text=True, timeout=_GIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"program": found.stdout.strip()}

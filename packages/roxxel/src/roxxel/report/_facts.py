@@ -63,7 +63,7 @@ class RunFacts:
         last_time: Time of the last row, ISO 8601; empty without rows.
         seed: Seed of the data order; None if the log does not record it.
         parent: The checkpoint of another run from which the run started, if any.
-        versions: Versions of the libraries at the newest start.
+        versions: Versions of the libraries and of the program at the newest start.
         command: Command line of the newest start; empty if not recorded.
         devices: Devices of the newest start; empty if not recorded.
         model: The function that made the model, and its preset; empty if unknown.

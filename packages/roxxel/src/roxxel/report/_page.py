@@ -42,7 +42,6 @@ def page(facts: RunFacts) -> str:
         _checkpoints(facts),
         _benchmarks(facts),
         _text(facts),
-        _beginning(facts),
         _plan(facts),
         _config(facts),
     ]
@@ -68,6 +67,7 @@ def _head(facts: RunFacts) -> str:
         ("Model", facts.model),
         ("Devices", facts.devices),
         ("Command", facts.command),
+        ("Versions", ", ".join(f"{name} {x}" for name, x in facts.versions.items())),
         ("Logged", _logged(facts)),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),
@@ -273,17 +273,6 @@ def _text(facts: RunFacts) -> str:
         "<section><h2>Last text of the evaluation</h2>"
         f"<pre>{in_html(facts.last_text)}</pre></section>"
     )
-
-
-def _beginning(facts: RunFacts) -> str:
-    """Return the table of the newest start: its command and versions."""
-    shown = ", ".join(f"{name} {text}" for name, text in facts.versions.items())
-    rows = [
-        ("command", facts.command),
-        ("versions", shown),
-    ]
-    known = [row for row in rows if row[1]]
-    return table("The newest start", ("", ""), known, left={0, 1}, kind="runs")
 
 
 def _config(facts: RunFacts) -> str:
