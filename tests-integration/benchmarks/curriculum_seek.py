@@ -24,7 +24,7 @@ import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_format._read.shard import ends_of
-from roxxel_format._spec.manifest import manifest_of
+from roxxel_format._spec.manifest_file import manifest_of, pack_manifest
 
 sys.path.append(str(Path(__file__).parent))
 from format_open import write_sparse_shard
@@ -53,7 +53,7 @@ def write_sparse(folder: Path, num_shards: int, num_tokens: int) -> str:
     # `adopt` would read the zeros.
     paths = [*map(str, shards)]
     manifest = manifest_of(paths, ends_of(paths))
-    (folder / "sparse_manifest.json").write_bytes(manifest.pack())
+    (folder / "sparse_manifest.json").write_bytes(pack_manifest(manifest))
     return f"{folder}/sparse_*.rox"
 
 

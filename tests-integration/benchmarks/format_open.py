@@ -23,7 +23,7 @@ import numpy as np
 from roxxel_format import Roxxel
 from roxxel_format._read.shard import ends_of
 from roxxel_format._spec.layout import Head, Layout, digests
-from roxxel_format._spec.manifest import manifest_of
+from roxxel_format._spec.manifest_file import manifest_of, pack_manifest
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def make(folder: Path, num_shards: int, mib: int) -> None:
     shards = sorted(folder.glob("s_*.rox"))
     paths = [*map(str, shards)]
     manifest = manifest_of(paths, ends_of(paths))
-    (folder / "s_manifest.json").write_bytes(manifest.pack())
+    (folder / "s_manifest.json").write_bytes(pack_manifest(manifest))
 
 
 def write_sparse_shard(path: Path, num_tokens: int, block_size: int = 4096) -> None:

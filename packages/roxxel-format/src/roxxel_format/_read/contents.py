@@ -26,13 +26,8 @@ from roxxel_format._read.shard import (
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
-from roxxel_format._spec.manifest import (
-    Manifest,
-    Version,
-    joined_arguments,
-    manifest_of,
-    parse_manifest,
-)
+from roxxel_format._spec.manifest import Manifest, Version, joined_arguments
+from roxxel_format._spec.manifest_file import manifest_of, parse_manifest
 from roxxel_format._spec.tables import (
     BinTable,
     ColumnTable,

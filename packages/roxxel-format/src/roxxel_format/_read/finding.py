@@ -9,7 +9,7 @@ from roxxel_store.files import read_file
 from roxxel_store.patterns import is_pattern
 
 from roxxel_format._read.shard import open_shard
-from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
+from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
     corpus_name,
     is_folder,

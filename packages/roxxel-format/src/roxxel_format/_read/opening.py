@@ -17,7 +17,7 @@ from roxxel_format._read.finding import find_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
 from roxxel_format._read.shard import LOCAL, ShardMap, ends_of
 from roxxel_format._spec.layout import HEAD_SIZE
-from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
+from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     manifest_urls,

@@ -12,7 +12,7 @@ from roxxel_store.files import draft_path, drafted_name, names_in
 from roxxel_store.locks import held
 
 from roxxel_format._read.shard import ends_of, open_shard
-from roxxel_format._spec.manifest import manifest_of
+from roxxel_format._spec.manifest_file import manifest_of
 from roxxel_format._spec.tables import as_table
 from roxxel_format.errors import NotAShardError, ShardError
 

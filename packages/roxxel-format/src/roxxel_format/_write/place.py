@@ -23,11 +23,12 @@ from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.records import RecordError, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
 
-from roxxel_format._spec.manifest import (
+from roxxel_format._spec.manifest import Manifest
+from roxxel_format._spec.manifest_file import (
     MAX_MANIFEST_SIZE,
-    Manifest,
     extended,
     is_file_name,
+    pack_manifest,
     parse_end,
     parse_manifest,
 )
@@ -192,7 +193,7 @@ class Place:
         if appends and self._data is not None:
             data = extended(self._data, self.end, manifest)
         else:
-            data = manifest.pack()
+            data = pack_manifest(manifest)
         if len(data) > MAX_MANIFEST_SIZE:
             raise ValueError(
                 f"{self.manifest}: the manifest would have {len(data)} bytes, but "

@@ -31,7 +31,7 @@ from roxxel_format._read.opening import open_shard_file
 from roxxel_format._read.shard import LOCAL, End, ends_of
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
-from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
+from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE, parse_manifest
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     manifests_in,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roxxel_format._read.verify import VerifyReport
+    from roxxel_format._spec.manifest import Manifest
     from roxxel_format._store.corpus_name import CorpusName
 
 

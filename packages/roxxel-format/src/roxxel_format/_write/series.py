@@ -71,7 +71,7 @@ class ShardSeries:
         self._writer: ShardWriter | None = None
         self._origins: deque[Origin] = deque()
         self._num_noted = self._num_dropped = 0
-        self._inputs = InputCounts()
+        self._inputs: InputCounts | None = None
         self.paths: list[Path] = []
         self.num_documents = 0
         self.sync_s = 0.0
@@ -112,7 +112,7 @@ class ShardSeries:
                 self._add_all(arrays)
             if self._writer is None:
                 raise NoDocumentsError(self._corpus)
-            if self._inputs:
+            if self._inputs is not None:
                 self._writer.metadata["input_files"] = self._inputs.record()
             if ending is not None:
                 self._writer.metadata |= ending()
@@ -194,6 +194,7 @@ class ShardSeries:
                 if origin.file is not None:
                     separator = separator or self._separator_length()
                     length = row.tokens.size + separator
+                    self._inputs = self._inputs or InputCounts()
                     self._inputs.add(origin.file, 1, length, row.row.text_bytes)
                 self._note(origin)
             yield row

@@ -16,6 +16,7 @@ from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
 from roxxel_format._spec.manifest import Manifest, Version
+from roxxel_format._spec.manifest_file import pack_manifest
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
@@ -86,7 +87,7 @@ def copy_corpus(
         copied = files.manifest
         missing = files.missing({} if is_new else place.files.sizes())
         _add_missing(missing, contents, place, progress)
-        is_same = copied.pack() == there.pack()
+        is_same = pack_manifest(copied) == pack_manifest(there)
         if not is_same:
             place.check_present(files.sizes())
             if not place.commit(copied):

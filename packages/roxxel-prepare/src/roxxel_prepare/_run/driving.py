@@ -1,4 +1,4 @@
-"""Run the units of a job that are not done, and show the progress.
+"""Choose who runs the units of a job, run those that are not done, show the progress.
 
 A job writes a corpus, or searches one. Both divide their work into units, which a
 runner gives to processes. A unit that is done is never done again.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from roxxel_store.arguments import as_integer
 from roxxel_store.output import is_full
 from roxxel_store.screen import note
 
 from roxxel_prepare._run.progress import Progress
+from roxxel_prepare._run.ray_runner import RayRunner
+from roxxel_prepare._run.runners import ProcessRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +38,30 @@ class SizedUnit(Protocol):
     def num_bytes(self) -> int:
         """Size of its input."""
         ...
+
+
+def runner_of(workers: int | None, ray: str | None) -> Runner | None:
+    """Return the runner of units; None if the size of the inputs decides."""
+    if ray is not None and workers not in (None, 1):
+        raise ValueError(
+            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
+            "by processes; pass only one of these"
+        )
+    if workers is not None:
+        as_integer("workers", workers, 1)
+    if ray is not None:
+        return RayRunner(ray or None)
+    return None if workers is None else ProcessRunner(workers)
+
+
+def check_part(part: object) -> None:
+    """Raise ValueError for an invalid part."""
+    if part is None:
+        return
+    is_pair = isinstance(part, (tuple, list)) and len(cast("Any", part)) == 2
+    member, count = cast("Any", part if is_pair else (0, 0))
+    if not 0 <= as_integer("part", member) < as_integer("part", count):
+        raise ValueError(f"part={part!r} must be (i, n) with i in [0, n), as (0, 8)")
 
 
 def run_units(

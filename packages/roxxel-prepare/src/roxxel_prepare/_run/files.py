@@ -18,8 +18,8 @@ from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
 from roxxel_prepare._plan.side import checked_buckets, checked_split, outputs_of
 from roxxel_prepare._plan.units import UNIT_BYTES
-from roxxel_prepare._run.choosing import check_part, runner_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
+from roxxel_prepare._run.driving import check_part, runner_of
 from roxxel_prepare._run.preparation import Choice, prepare
 from roxxel_prepare._run.progress import Progress
 
