@@ -393,7 +393,11 @@ def _num_together(ahead: int, made: Made) -> int:
 def _make_together(
     make: Callable[[int], Made], steps: range, ended: threading.Event
 ) -> deque[Made | BaseException]:
-    """Make consecutive batches; stop at an error, which is then the last result."""
+    """Make consecutive batches; an error is the result of its step.
+
+    No error keeps the later steps from being made, because the next job may wait until
+    they are: the batches of a stream are read in order.
+    """
     results = deque[Made | BaseException]()
     for step in steps:
         if results and ended.is_set():
@@ -402,7 +406,6 @@ def _make_together(
             results.append(guarded(make, step))
         except BaseException as error:  # noqa: BLE001 - raised where its batch is due
             results.append(error)
-            break
     return results
 
 
@@ -436,9 +439,9 @@ def _release(
     """
     if process_id != os.getpid():
         return
-    ended.set()
     while pending:
         pending.pop().cancel()
+    ended.set()  # Last: a job that ends early leaves steps for which others may wait.
     if threads is not None:
         threads.shutdown(wait=False, cancel_futures=True)
 
