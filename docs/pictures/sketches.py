@@ -76,7 +76,7 @@ def sampler(
 
 
 def plan() -> str:
-    """The epochs of each source after each phase of the guide's plan."""
+    """The epochs of each source at the end of the guide's plan."""
     sizes = {"web": 3_000_000_000, "code": 200_000_000, "books": 30_000_000}
     readers = {name: PositionReader(size, name) for name, size in sizes.items()}
     phases = [
@@ -85,7 +85,7 @@ def plan() -> str:
     ]
     web = readers.pop("web")
     run = Curriculum(web, phases, readers, primary="web", policies={"books": 2})
-    drawing = Drawing(122, "Epochs of each source after each phase")
+    drawing = Drawing(122, "Epochs of each source at the end of the plan")
     left, unit = 58, 152
     for place, source in enumerate(run.plan(seed=0).sources):
         top = 8 + 32 * place
@@ -257,10 +257,10 @@ def bins() -> str:
 
 
 def lanes(
-    title: str, rows: dict[str, list[tuple[float, float, str, str]]], height: int = 0
+    title: str, rows: dict[str, list[tuple[float, float, str, str]]], height: int
 ) -> Drawing:
     """Draw lanes of named boxes: left and width in units of 1/320, words, colour."""
-    drawing = Drawing(height or 34 * len(rows) + 14, title)
+    drawing = Drawing(height, title)
     for place, (lane, boxes) in enumerate(rows.items()):
         top = 6 + 34 * place
         drawing.text(0, top + 16, lane)
