@@ -36,7 +36,9 @@ __all__ = ["StepLoader", "StepRecorder"]
 _loading, _callbacks, _distributed = modules_of(
     "roxxel_curriculum.olmo",
     "ai2-olmo-core",
-    *("olmo_core.data.data_loader", "olmo_core.train.callbacks", "torch.distributed"),
+    "olmo_core.data.data_loader",
+    "olmo_core.train.callbacks",
+    "torch.distributed",
 )
 
 

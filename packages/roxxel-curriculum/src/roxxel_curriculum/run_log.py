@@ -178,7 +178,7 @@ class RunLog:
 
         Raises:
             ValueError: The step is not the next one, both or none of `tokens` and
-                `digest` are given, or the tokens have not the planned shape, for
+                `digest` are given, or the tokens do not have the planned shape, for
                 example because your loop has cut a batch.
             OSError: The row cannot be written.
         """

@@ -162,7 +162,7 @@ def check_parts(sampler: Sampler, parts: int, name: str) -> None:
     Args:
         sampler: The sampler of the run.
         parts: Number of parts of each batch.
-        name: What a part is, and how to get fewer of them.
+        name: What the parts are, in the plural; may add how to get fewer of them.
 
     Raises:
         CurriculumError: A phase has a batch size that `parts` does not divide.

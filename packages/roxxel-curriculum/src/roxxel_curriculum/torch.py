@@ -198,7 +198,7 @@ def _ints(tensor: Any) -> list[int]:
 
 
 class _Steps(Protocol):
-    """What a `StepIterator` says of itself."""
+    """The part of a `StepIterator` that the ranks need."""
 
     sampler: Sampler
     share: Share
@@ -212,7 +212,7 @@ class RankSteps:
 
     Args:
         steps: The `StepIterator` of this rank, with `tokens` and `loss_mask`.
-        num_workers: Processes that read batches ahead, as of PyTorch's `DataLoader`.
+        num_workers: Processes that prefetch batches, as in PyTorch's `DataLoader`.
 
     Example:
         >>> from roxxel_curriculum import Curriculum, Phase

@@ -121,7 +121,7 @@ _Object: Any = object
 
 
 class _StepTraining(_Object):
-    """What a trainer of torchtitan does beside its own work."""
+    """What the bridge adds to the work of torchtitan's trainer."""
 
     steps_of: ClassVar[Any]
     folder: ClassVar[Any]

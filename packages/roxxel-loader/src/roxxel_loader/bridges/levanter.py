@@ -41,8 +41,12 @@ __all__ = ["feed"]
 _checkpoint, _dataset, _examples, _schedule, _text, _tracker = modules_of(
     "roxxel_loader.bridges.levanter",
     "marin-levanter",
-    *("levanter.checkpoint", "levanter.data.dataset", "levanter.data.text.examples"),
-    *("levanter.schedule", "levanter.data.text.datasets", "levanter.tracker.tracker"),
+    "levanter.checkpoint",
+    "levanter.data.dataset",
+    "levanter.data.text.examples",
+    "levanter.schedule",
+    "levanter.data.text.datasets",
+    "levanter.tracker.tracker",
 )
 _FIELDS = ("tokens", "segment_ids", "loss_mask")
 

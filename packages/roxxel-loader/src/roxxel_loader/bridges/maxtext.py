@@ -214,19 +214,24 @@ class _HeldOut:
 
 def _check(config: Any, sampler: Sampler) -> None:
     """Raise ValueError if MaxText would leave out rows or steps, or lose the step."""
-    cut = "MaxText would cut a step into several; leave it False, and let the phases"
     for name, is_right, why in (
         (
-            *("dataset_type", config.dataset_type == "grain"),
+            "dataset_type",
+            config.dataset_type == "grain",
             "MaxText would write no step into its checkpoints; set dataset_type=grain",
         ),
         (
-            *("expansion_factor_real_data", config.expansion_factor_real_data <= 1),
+            "expansion_factor_real_data",
+            config.expansion_factor_real_data <= 1,
             "every process reads its own rows; leave it at -1",
         ),
         (
-            *("enable_rampup_batch_size", not config.enable_rampup_batch_size),
-            f"{cut} of the curriculum raise batch_size",
+            "enable_rampup_batch_size",
+            not config.enable_rampup_batch_size,
+            (
+                "MaxText would cut a step into several; leave it False, and let the "
+                "phases of the curriculum raise batch_size"
+            ),
         ),
     ):
         if not is_right:

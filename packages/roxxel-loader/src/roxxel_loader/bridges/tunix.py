@@ -6,8 +6,9 @@ Call `feed` when your trainer is made, and train without a dataset::
     tunix.feed(trainer, curriculum, seed=0, record="runs/tuned")
     trainer.train([])
 
-Tunix's checkpoints hold the number of steps alone, so the log in `record` proves at
-each start which data they were. Tried with google-tunix 0.1.7.
+Tunix's checkpoints hold only the number of steps. So each start reads the log in
+`record`, which proves on which data those steps were trained. Tried with google-tunix
+0.1.7.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ __all__ = ["feed"]
 _hooks, _training = modules_of(
     "roxxel_loader.bridges.tunix",
     "google-tunix",
-    *("tunix.sft.hooks", "tunix.sft.peft_trainer"),
+    "tunix.sft.hooks",
+    "tunix.sft.peft_trainer",
 )
 
 
