@@ -239,3 +239,26 @@ def test_what_only_the_program_has_is_named(tmp_path: Path, own: str) -> None:
 
     with pytest.raises(RunFolderError, match=rf"run: .* with {own} of its own, .*"):
         verify(run)
+
+
+REMOVED: dict[str, tuple[Any, str]] = {
+    "made_by": (None, "not of roxxel.models.llama"),
+    "own": (None, "not of roxxel.models.llama"),
+    "mesh": (None, "does not say how its program trained it"),
+    "settings": ({"init_from": "runs/gone@3"}, "no checkpoint for init_from"),
+}
+
+
+@pytest.mark.parametrize("field", REMOVED)
+def test_a_log_that_does_not_say_how_to_train_is_refused(
+    trained: Path, tmp_path: Path, field: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    value, why = REMOVED[field]
+    first, *rest = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    start = json.dumps({**json.loads(first), field: value})
+    (run / "metrics.jsonl").write_text("".join([f"{start}\n", *rest]))
+
+    with pytest.raises(RunFolderError, match=f"run: .*{why}.*roxxel train CONFIG"):
+        config_of(open_run(run))
