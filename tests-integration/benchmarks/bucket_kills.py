@@ -157,7 +157,7 @@ class Campaign:
         self.counts["checkpoints equal"] = len(steps)
 
     def committed(self, name: str) -> set[int]:
-        """Return the steps in the bucket, as `roxxel-ckpt` shows them."""
+        """Return the steps that the manifest in the bucket lists."""
         path = self.home / "bucket/data" / name / "checkpoints/manifest.json"
         if not path.exists():
             return set()

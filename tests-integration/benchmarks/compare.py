@@ -215,7 +215,7 @@ def compare(
 def measured(
     crew: Crew, adapter: Adapter, job: Record, seconds: float, *, cold: bool
 ) -> Record:
-    """Let an adapter draw batches, from cold pages in a new process.
+    """Let an adapter draw batches; cold pages, and the gather to JAX, in a new process.
 
     Args:
         crew: The processes.

@@ -28,7 +28,7 @@ def checked_seed(seed: Any) -> int:
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the phases; raise an error without any, or if a weight names no source.
+    """Return the phases; raise an error if none is given, or a weight names no source.
 
     The first of `source_names` is the primary, which a phase without weights reads.
     """
@@ -90,7 +90,7 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
 
 
 def check_all_named(phases: Iterable[Phase], source_names: Collection[str]) -> None:
-    """Raise an error if no phase names a source, whose data would silently stay unread.
+    """Raise an error for a source that no phase reads: nobody would notice.
 
     The first of `source_names` is the primary.
     """

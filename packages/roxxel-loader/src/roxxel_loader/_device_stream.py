@@ -327,7 +327,7 @@ def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
 def _check_shapes(
     name: str, shape: Shape, reads: Sequence[Box], parts: list[npt.NDArray[Any]]
 ) -> None:
-    """Raise a ValueError if a part has not the requested rows and columns."""
+    """Raise a ValueError if a part has other rows and columns than requested."""
     for read, part in zip(reads, parts, strict=True):
         wanted = shape_of(read)
         num_axes = max(1, min(part.ndim, len(wanted)))

@@ -109,7 +109,7 @@ class _Line:
         return self.bounds[-1]
 
     def block_ends(self, number: int) -> npt.NDArray[np.int64]:
-        """Return the items at which blocks end that do not end inside an item."""
+        """Return the ends of blocks in items, without those inside an item."""
         return self._ends[number]
 
     def range(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -140,7 +140,7 @@ class _Line:
 
 
 def _items_of(separator: int | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return a separator as items; raise ValueError if it has another item type."""
+    """Return a separator as items; raise ValueError if the item type cannot hold it."""
     if isinstance(separator, bytes):
         if not separator or len(separator) % dtype.itemsize:
             raise ValueError(

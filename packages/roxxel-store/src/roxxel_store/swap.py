@@ -399,7 +399,7 @@ class Writer:
             self.bucket.delete_folder(name)
 
     def _names_there(self) -> tuple[list[str], list[str]]:
-        """Return all objects and folders that lie here, listed or not."""
+        """Return the objects and folders here, and those in folders of other names."""
         top = self.bucket.names()
         objects, folders = list(top.objects), list(top.prefixes)
         for prefix in top.prefixes:

@@ -301,7 +301,7 @@ class TrainConfig(Settings):
             shard: head, foot and indexes.
         skip_spikes: Leaves out updates that are spikes: model and optimizer stay as
             they were, and the log has the rows of the batch. A dict with any of
-            `deviations` (default 8: a spike is this many median absolute deviations
+            `deviations` (default 8: a spike is more than 8 median absolute deviations
             above the median), `window` (64: the number of applied updates to compare
             with) and `what` (`("loss", "grad_norm")`: the values to compare). The first
             `window` updates of each phase are always applied, and so is the update
@@ -320,10 +320,10 @@ class TrainConfig(Settings):
             step, array and devices, and saves nothing after this update. A check costs
             one update and the wait for its result. So 100 costs about 1 % of the time,
             and memory for a second state. A check finds only faults in the repeated
-            update or right before it. So it finds a device that is sometimes wrong
-            sooner or later. On GPUs, operations that add in a random order would look
-            like faults, so set `XLA_FLAGS=--xla_gpu_deterministic_ops=true`. None makes
-            no update twice.
+            update or right before it. So a device that is wrong now and then is found
+            sooner or later. On GPUs, operations that add in any order would look like
+            faults, so set `XLA_FLAGS=--xla_gpu_deterministic_ops=true`. None makes no
+            update twice.
 
     Raises:
         ValueError: An argument is out of range.

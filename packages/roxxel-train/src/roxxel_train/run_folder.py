@@ -139,7 +139,7 @@ class RunFolder:
     """The files of a run, to read them while it trains or after it has ended.
 
     Making this object checks nothing. Each file is read once, when it is first needed.
-    Make another object to see what a running run has added. Call `check` first if a
+    Make another object to see what the run has added since. Call `check` first if a
     folder without a run would be a mistake.
 
     Args:

@@ -44,8 +44,8 @@ def read_layouts(
 
     Raises:
         CheckpointDamagedError: A file that describes leaves is damaged or has no
-            digest, a layout differs from the description of its leaf, or no chunk of
-            the layout can have the size of its file.
+            digest, a layout differs from the description of its leaf, or a file has a
+            size that no chunk of the layout can have.
     """
     directory, shared = files.directory, dict[str, Any]()
     if SMALL_FILE in digests:

@@ -251,7 +251,7 @@ def _check_same_integer(name: str, stored: Any, array: Any) -> None:
 
 
 def _filled(leaf: Any) -> Any:
-    """Return a leaf itself, or a stand-in of its shape that stores no values."""
+    """Return a leaf itself; for a leaf that is only a shape, an array of zeros."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     struct = _stored_struct(leaf)
@@ -319,7 +319,7 @@ class LiveObjects:
 
 
 def _check_is_live(name: str, root: Any) -> None:
-    """Raise a TypeError if an object, or an array in it, is not replaced in place."""
+    """Raise a TypeError if a restore cannot replace an object's arrays in place."""
     # `nnx.iter_graph` passes over the root if it is an `nnx.State`.
     nodes = dict[Any, Any](nnx.iter_graph({name: root}))
 

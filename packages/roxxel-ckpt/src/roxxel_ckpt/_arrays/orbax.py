@@ -108,7 +108,7 @@ def _handler(commits: list[Any]) -> ocp.PyTreeCheckpointHandler:
 
 
 class _Path(gpath.PosixGPath):
-    """A path that raises an error if Orbax may not read it, and never seems absent."""
+    """A path that Orbax may not look at raises an error, and does not seem absent."""
 
     def exists(self) -> bool:
         """Return whether the path exists; raise an error of the disk."""
@@ -150,9 +150,9 @@ class _NumpyArrays(type_handlers.NumpyHandler):
 
 
 def _await_all(commits: list[Any]) -> None:
-    """Wait until every commit has ended, then raise their errors.
+    """Wait until every commit has ended; Orbax's own future raises their errors.
 
-    Orbax's own future ends at the first error, while other commits go on.
+    That future ends at the first error, while other commits go on.
     """
     for commit in commits:
         with contextlib.suppress(Exception):

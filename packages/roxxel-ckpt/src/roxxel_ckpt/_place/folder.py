@@ -40,8 +40,8 @@ class Step(Protocol):
     def state(self) -> Literal["finished", "unfinished", "foreign"]:
         """Whether the step was committed; it may have been damaged since.
 
-        A foreign directory, which this package did not write, is not. A bucket lists
-        finished steps only.
+        A directory that this package did not write is foreign. A bucket lists finished
+        steps only.
         """
         ...
 

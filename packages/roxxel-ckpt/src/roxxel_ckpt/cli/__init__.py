@@ -172,7 +172,7 @@ def _within(room: int | None, parts: Sequence[str]) -> str:
 
 
 def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
-    """Return a mark if a file of a step is missing or has not the recorded size."""
+    """Return a mark if a file of a step is missing or has another size."""
     try:
         is_whole = find_missing(sizes, digests_of(step, described(step))) is None
     except CheckpointDamagedError:

@@ -183,7 +183,7 @@ class SampleStream:
 
 
 class Cursor(NamedTuple):
-    """How far the run has read a source: it has taken `given` samples of a stream."""
+    """How far the run has read a source: `given` samples of its last stream."""
 
     stream: SampleStream
     given: int

@@ -171,8 +171,8 @@ class Solver:
     def _legs(self, phase: Phase, cursors: Mapping[str, Cursor]) -> Iterator[Leg]:
         """Yield the legs of a phase: each ends where its first source runs out.
 
-        The last leg has no end if none of its sources runs out, and ends the phase if
-        the policy of the source that runs out says so.
+        The last leg has no end if none of its sources runs out. A source whose policy
+        is to stop ends the phase with its leg.
         """
         # Samples that the policy of each source still allows; None for any number.
         left: dict[str, int | None] = {}

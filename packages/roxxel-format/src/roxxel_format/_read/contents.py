@@ -1,9 +1,8 @@
 """One version of a corpus: its shards in order.
 
 A manifest lists the shards. Files without a manifest get one, in memory, from the feet
-of the shards: the last bytes of each file. So code below this module always has a
-manifest. The first use of a shard opens the file and compares its foot with the
-manifest.
+of the shards: the last bytes of each file. So readers need not ask which of the two it
+is. The first use of a shard opens the file and compares its foot with the manifest.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def parse_tokenizer(data: bytes, path: str) -> dict[str, str]:
     """Return the files of a tokenizer, texts by name.
 
     Raises:
-        ShardError: The content has not the digest in the name of the file.
+        ShardError: The content does not match the digest in the file's name.
     """
     if digest_of_tokenizer(data) not in path.replace("\\", "/").rpartition("/")[2]:
         raise ShardError(

@@ -256,7 +256,7 @@ def named_fields(
     document_id: str | None,
     chat: str | os.PathLike[str] | bool,
 ) -> Fields:
-    """Return the fields that a user names; raise ValueError if they contradict."""
+    """Return the fields that a user names; raise ValueError if some exclude others."""
     if text is not None and prompt is not None:
         raise ValueError(
             f"field={text!r} is given with prompt={prompt!r}; pass the field of "

@@ -167,7 +167,7 @@ class FastTokenizer:
         return [items[start:stop] for start, stop in pairwise(bounds)]
 
     def _differing(self, texts: Sequence[str]) -> list[int]:
-        """Return the numbers of the texts with a character of which the ids differ."""
+        """Return the numbers of the texts with a character whose ids differ."""
         wide = [n for n, text in enumerate(texts) if not text.isascii()]
         points = [_code_points(texts[number]) for number in wide]
         states = [self._known[each] for each in points]

@@ -367,7 +367,7 @@ class Logger:
             self._screen.line(message)
 
     def _is_writing(self) -> bool:
-        """Return whether this process writes; raise an error if it is not open."""
+        """Return whether this process writes; raise an error outside of `with`."""
         if not self._is_open and self._depth <= 0:
             raise RuntimeError(
                 "this Logger is not open, so nothing would be written; "

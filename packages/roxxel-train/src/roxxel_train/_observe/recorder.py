@@ -361,7 +361,7 @@ def _rates(
 ) -> dict[str, float]:
     """Return the timing fields of a metrics row, measured since the previous row.
 
-    The background thread may work longer than the loop waits for it. So `read_s`, So
+    The background thread may work longer than the loop waits for it. So `read_s`,
     `assemble_s` and `transfer_s` are not the times of this work, but shares of the
     wait, in the same proportion.
     """

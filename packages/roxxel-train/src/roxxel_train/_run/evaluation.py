@@ -74,8 +74,8 @@ class Evaluator:
 
         An unknown metric passes if there is an `eval_fn`, which may return the metric,
         or if checkpoints of the run recorded the metric (`is_recorded`). Later
-        `metric_warning` warns if the run does not measure the metric. Names that are
-        None are not known before the first evaluation.
+        `metric_warning` warns if the run does not measure the metric. Nothing is
+        checked while some names are unknown (None).
         """
         of_held_out = set[str]() if self.held_out is None else self.held_out.names
         if of_training is None or of_held_out is None:

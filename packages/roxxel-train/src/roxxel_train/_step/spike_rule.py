@@ -17,8 +17,8 @@ class SpikeRule:
     """The rule that says which updates are spikes and are not applied.
 
     Attributes:
-        deviations: A spike is at least this number of median absolute deviations above
-            the median.
+        deviations: A spike is more than this number of median absolute deviations
+            above the median.
         window: Number of applied updates whose values are compared. The first updates
             of a phase, as many as this number, are never spikes.
         what: Names of the values that are compared: `"loss"`, `"grad_norm"`, or a

@@ -229,7 +229,7 @@ def _first_read(
     ranges: npt.NDArray[np.int64],
     listed: list[tuple[_Range, Iterator[Occurrence]]],
 ) -> int:
-    """Add to the list the places that are read, up to the limit; count the tried.
+    """Add the places that are read, up to the limit; return how many were tried.
 
     A text may stand in thousands of documents that a short run never reads.
     """

@@ -37,7 +37,7 @@ def definitions_of(folder: Path, text: str, last: str) -> list[tuple[str, str]]:
     """Return the modules that may define a `"module:function"`, and its names there.
 
     A module may import the function from a second one, which may import it from a
-    third. The search ends at `last`, another `"module:function"`.
+    third. Imports of `last`, another `"module:function"`, are not followed.
     """
     module, _, function = text.partition(":")
     found = [(module, function)]

@@ -24,8 +24,8 @@ def tokenizer_files(
 ) -> dict[str, str]:
     """Return the texts of a tokenizer's files by name, for the folder of a model.
 
-    These are the given files. If the files do not say them, the first and the last
-    token of a document, and how to generate, are added.
+    These are the given files, with what they lack: the first and the last token of a
+    document, and how to generate.
 
     Args:
         files: Texts by name; see `TextCodec.files`.

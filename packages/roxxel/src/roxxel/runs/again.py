@@ -108,7 +108,7 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
 
 
 def explanations(run: Run, again: Run) -> Iterator[str]:
-    """Yield how machine and software of two runs differ: it may explain bits."""
+    """Yield how machine and software of two runs differ, which may explain bits."""
     ours, theirs = again.files.newest_start, run.files.newest_start
     for name, in_run, here in environment_differences(theirs, ours):
         yield f"{name}: {in_run} in the run, {here} here"

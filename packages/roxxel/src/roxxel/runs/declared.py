@@ -116,7 +116,7 @@ def _declared(
         seed=state["seed"],
         save_path=run.location,
         trainer=TrainerConfig(
-            # A stranger's log may name a function or a sink, and a trainer's does not.
+            # A stranger's log may name a function or a sink, which would be called.
             **{
                 each.name: settings[each.name]
                 for each in fields(Settings)

@@ -78,7 +78,7 @@ class Run:
     """A run, read from its folder; `open_run` returns it.
 
     Each file is read once, and each corpus is opened once. Open the run again to see
-    what a running run has added.
+    what it has added since.
 
     Attributes:
         path: Folder of the run, or its URL.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reads:
-    """Which steps read tokens that a scan has found; `str(it)` is a sentence.
+    """Which steps read tokens that a scan has found; `str(reads)` is a line.
 
     Attributes:
         source: Name of the source.
