@@ -430,16 +430,32 @@ def test_each_document_has_a_branch_and_a_place_in_the_table(
     assert states[0] == states[1]
 
 
+def restarted(project: Path, folder: Path, before: str, after: str) -> Path:
+    """Copy the run, which has then started at step 33 with a changed config."""
+    shutil.copytree(project, folder, dirs_exist_ok=True)
+    run = folder / "run"
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    again = json.loads(lines[0]) | {"step": 33, "after": zlib.crc32(lines[-1])}
+    again["config"] = again["config"].replace(before, after)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(again) + "\n")
+    return run
+
+
+@pytest.mark.parametrize("left_out", [f"[[{LONG}, 25]]", '["tokens:[1290,1310)"]'])
+def test_what_the_run_leaves_out_itself_has_no_branch_without_it(
+    project: Path, tmp_path: Path, left_out: str
+) -> None:
+    run = restarted(project, tmp_path, "self = []", f"self = {left_out}")
+
+    with pytest.raises(RunFolderError, match=f"already leaves out self:{LONG}, so "):
+        replay(run, {"self": [3, LONG]}, step=0, out=tmp_path / "branches")
+
+
 def test_a_config_that_changed_after_the_start_is_followed_and_said(
     project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
-    run = tmp_path / "run"
-    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    again = json.loads(lines[0]) | {"step": 33, "after": zlib.crc32(lines[-1])}
-    again["config"] = again["config"].replace("log_every = 1", "log_every = 2")
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(again) + "\n")
+    run = restarted(project, tmp_path, "log_every = 1", "log_every = 2")
     out = tmp_path / "branches"
     options = ["--without", f"code:{UNREAD}", "--from", "30", "--out", out]
 

@@ -39,6 +39,7 @@ from roxxel.replaying._choice import (
     Start,
     find_start,
     first_learned,
+    left_out_twice,
     listed,
     one_by_one,
 )
@@ -274,7 +275,8 @@ def replay(
 
     Raises:
         RunFolderError: The run has no config and does not follow from its log, no step
-            learns the documents, or no checkpoint is old enough.
+            learns the documents, its newest config leaves some of them out already, or
+            no checkpoint is old enough.
         ConfigError: A source or document does not exist.
         Preempted: A signal stopped a branch, whose state is saved.
 
@@ -402,6 +404,12 @@ def _trained_again(
     left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
     declared = config.schedule.without
     before = listed(config, declared, corpora) if declared else {}
+    for name in left_out_twice(corpora, chosen, before):
+        raise RunFolderError(
+            f"{original.path}: the newest config of the run already leaves out {name}, "
+            "so the control would be without it too; name only what it does not leave "
+            "out"
+        )
     # A loss that ignores the mask is refused before the control is trained.
     configs = {
         name: branch_config(base, place, name, out, before)

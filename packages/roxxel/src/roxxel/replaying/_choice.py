@@ -101,6 +101,21 @@ def one_by_one(chosen: Listed) -> dict[str, Listed]:
     return found
 
 
+def left_out_twice(
+    corpora: Mapping[str, TokenReader], chosen: Listed, before: Listed
+) -> Iterator[str]:
+    """Yield what is chosen, and in part left out before, by a name such as `web:3`."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for source, start, stop in token_ranges(corpora, before):
+        spans.setdefault(source, []).append((start, stop))
+    if not spans:
+        return
+    for name, one in one_by_one(chosen).items():
+        for source, start, stop in token_ranges(corpora, one):
+            if any(a < stop and start < b for a, b in spans.get(source, ())):
+                yield name
+
+
 def token_ranges(
     corpora: Mapping[str, TokenReader], chosen: Listed
 ) -> Iterator[tuple[str, int, int]]:
