@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from roxxel import (
     verify,
 )
 from roxxel.cli import main
+from roxxel.config import load_config, make_trainer
 from roxxel.models import Llama, LlamaConfig, llama, next_token_loss, remade
 from roxxel.runs.again import config_of
 
@@ -207,6 +209,30 @@ def test_the_run_of_a_program_is_trained_again_as_that_of_a_config(
     assert "bit-equal" in said(capsys, "verify", run, "--steps", "7:9")
 
 
+def test_the_steps_of_a_program_do_not_follow_the_config_of_another_start(
+    tmp_path: Path,
+) -> None:
+    sizes = "\n".join(f"{name} = {size}" for name, size in SIZES.items())
+    (tmp_path / "run.toml").write_text(f"""
+model = "roxxel.models:llama"
+save_path = "run"
+sources = {{ self = "tea_*.rox" }}
+phases = [{{ steps = 2, batch_size = 2, seq_len = 17 }}]
+
+[model_args]
+preset = "tiny"
+{sizes}
+""")
+    data = curriculum(tmp_path)
+    make_trainer(load_config(tmp_path / "run.toml")).run(1)
+    made = llama(preset="tiny", total_steps=2, peak_rate=0.5, **SIZES)
+    Trainer(made[0], made[1], data, made[2], tmp_path / "run").run()
+
+    for steps in (range(2), range(1, 2)):
+        [found] = verify(tmp_path / "run", steps)
+        assert found.is_equal, str(found)
+
+
 def test_a_stranger_s_log_names_no_code(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
     log = tmp_path / "run" / "metrics.jsonl"
@@ -218,8 +244,13 @@ def test_a_stranger_s_log_names_no_code(trained: Path, tmp_path: Path) -> None:
     assert (trainer.train_step, trainer.eval_fn) == (None, None)
 
 
+def doubled(loss_fn: Any) -> Any:
+    """Return what a decorator makes of a loss function: `wraps` copies attributes."""
+    return wraps(loss_fn)(lambda model, batch: 2 * loss_fn(model, batch)[0])
+
+
 OWN: dict[str, Any] = {
-    "loss_fn": next_token_loss,
+    "loss_fn": doubled(llama(preset="tiny", total_steps=2, **SIZES)[2]),
     "optimizer": None,
     "eval_fn": str,
     "eval_curriculum": None,

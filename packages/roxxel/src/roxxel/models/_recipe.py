@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class _MadeLoss(partial[Any]):
     """A loss function that says who made it, as its model and optimizer do."""
 
-    made_by: str | None = None
+    __slots__ = ("made_by",)  # `functools.wraps` would copy an entry of `__dict__`
+
+    made_by: str | None
 
 
 def llama(

@@ -97,7 +97,10 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     Raises:
         RunFolderError: The run has no config, and none follows from its log.
     """
-    config = used_config(run.files, step) if step is not None else run.config
+    config = None
+    # An earlier start may have had a config, whose model and rate are others.
+    if "own" not in run.files.start_of(step):
+        config = used_config(run.files, step) if step is not None else run.config
     if config is None:
         withdrawals = run.sampler().withdrawals
         config = config_of_program(run.files, step, withdrawals, run.moved)
