@@ -182,21 +182,42 @@ def test_what_would_fit_a_device_is_proposed_with_its_memory(
     assert halved.preflight().problems == ()
 
 
+def test_an_axis_is_proposed_where_rows_cannot_be_divided_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = np.asarray(jax.devices()[:8])
+    phases = [Phase(2, 8, 65)]
+
+    def on(shape: tuple[int, int], **settings: Any) -> Any:
+        mesh = Mesh(devices.reshape(shape), ("data", "context"))
+        folder = tmp_path / str(shape)
+        return trainer(folder, phases, mesh=mesh, loss_fn=split_columns, **settings)
+
+    (needs,) = on((8, 1)).preflight().compiled
+    assert needs.device_bytes is not None
+    limit = needs.device_bytes - needs.activation_bytes // 3
+    device = SimpleNamespace(memory_stats=lambda: {"bytes_limit": limit})
+    monkeypatch.setattr(jax, "local_devices", lambda: [device] * 8)
+
+    (problem,) = on((8, 1)).preflight().problems
+
+    assert (
+        "; with a mesh axis 'context' of 2 of the 8 devices, over which the model "
+        "splits columns, and grad_accum_steps=2, a device would need about "
+    ) in problem
+    (less,) = on((4, 2), grad_accum_steps=2).preflight().compiled
+    assert less.activation_bytes < needs.activation_bytes
+
+
 @pytest.mark.parametrize("splits", [True, False])
 def test_columns_that_a_model_leaves_whole_are_said(
     splits: bool, tmp_path: Path
 ) -> None:
-    def split(model: Any, batch: jax.Array) -> jax.Array:
-        spec = PartitionSpec("data", "context" if splits else None)
-        logits = jax.lax.with_sharding_constraint(model(batch[:, :-1]), spec)
-        return optax.softmax_cross_entropy_with_integer_labels(
-            logits, batch[:, 1:]
-        ).mean()
-
     mesh = Mesh(np.asarray(jax.devices()[:8]).reshape(2, 4), ("data", "context"))
     phases = [Phase(2, 8, 9), Phase(2, 2, 17)]
 
-    found = trainer(tmp_path, phases, mesh=mesh, loss_fn=split).preflight()
+    loss_fn = split_columns if splits else keep_columns
+    found = trainer(tmp_path, phases, mesh=mesh, loss_fn=loss_fn).preflight()
 
     (note,) = found.notes
     assert note.startswith("batches of 2 x 17 have too few rows for all devices: the 4")
@@ -245,3 +266,17 @@ def test_preflight_reads_the_held_out_sets(tmp_path: Path) -> None:
     (problem,) = found.problems
     assert "held-out set 'web'" in problem
     assert "held.rox" in problem
+
+
+def split_columns(model: Any, batch: jax.Array) -> jax.Array:
+    return mean_loss(model, batch, PartitionSpec("data", "context"))
+
+
+def keep_columns(model: Any, batch: jax.Array) -> jax.Array:
+    return mean_loss(model, batch, PartitionSpec("data", None))
+
+
+def mean_loss(model: Any, batch: jax.Array, spec: PartitionSpec) -> jax.Array:
+    logits = jax.lax.with_sharding_constraint(model(batch[:, :-1]), spec)
+    labels = batch[:, 1:]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
