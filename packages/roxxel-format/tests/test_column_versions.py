@@ -279,6 +279,32 @@ def test_a_copy_gets_values_that_were_appended(tmp_path: Path) -> None:
     assert Roxxel(target).column("mask")[:].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("merged", ["the copy", "the source"])
+@pytest.mark.parametrize("exist", ["append", "replace"])
+def test_a_copy_of_a_column_that_an_append_lacks_goes_on_after_a_merge(
+    merged: str, exist: Any, tmp_path: Path
+) -> None:
+    grow(tmp_path, 5)
+    corpus = grow(tmp_path, 6)
+    corpus.write_column("mask", [1, 1])
+    corpus = grow(tmp_path, 7)
+    target = tmp_path / "copy" / "c_*.rox"
+    corpus.copy_to(target)
+    copied = Roxxel(target)
+    assert (corpus if merged == "the source" else copied).compact().num_merged == 2
+
+    assert corpus.copy_to(target).fingerprint == corpus.fingerprint
+    assert copied.with_version(corpus.versions[1]).column("mask")[:].tolist() == [1, 1]
+    if exist == "append":
+        corpus.write_column("mask", [2], exist="append")
+        corpus.copy_to(target)
+        assert Roxxel(target).column("mask")[:].tolist() == [1, 1, 2]
+    else:
+        corpus.write_column("mask", [3, 3, 3], exist="replace")
+        with pytest.raises(FileExistsError, match="'mask' has other values"):
+            corpus.copy_to(target)
+
+
 def test_a_replaced_column_is_an_error_of_who_reads_its_old_files(
     tmp_path: Path,
 ) -> None:

@@ -260,10 +260,16 @@ def _has_column(source: Manifest, there: Manifest, name: str) -> bool:
     count = len(there.shards)
     if [*source.shards.digests[:count]] == [*there.shards.digests]:
         return mine.first(count).extends(theirs)
-    # The shards of one of them were merged, so only digests of all values tell.
-    version = source.version(there.last.fingerprint)
-    digest = there.column_digest(name, there.last)
-    return bool(digest) and digest == source.column_digest(name, version or Version())
+    # The shards of one of them were merged, so only digests of all values tell. An
+    # append may have brought none, so compare the newest version that has all values.
+    whole = (v for v in reversed(there.versions) if there.column_digest(name, v))
+    newest = next(whole, None)
+    if newest is None:
+        return False
+    (num_shards,) = there.nums_shards([newest])
+    version = source.version(newest.fingerprint) or Version()
+    is_same = there.column_digest(name, newest) == source.column_digest(name, version)
+    return is_same and not any(theirs.names[num_shards:])
 
 
 def _check_shard(
