@@ -151,6 +151,24 @@ def test_the_last_block_ends_with_the_tokens_of_its_shard(tmp_path: Path) -> Non
     assert corpus.damaged_tokens(index) is None
 
 
+def test_damage_behind_a_version_that_was_compacted_damages_none_of_its_tokens(
+    tmp_path: Path,
+) -> None:
+    first = corpus_of(tmp_path, documents_of(10), exist="append").fingerprint
+    corpus = corpus_of(tmp_path, documents_of(9000), exist="append")
+    corpus.compact()
+    path = Path(corpus.paths[0])
+    data = bytearray(path.read_bytes())
+    data[4096 + 2 * 4096] ^= 1
+    path.write_bytes(data)
+
+    [error] = corpus.verify().errors
+
+    assert isinstance(error, ChecksumError)
+    assert corpus.damaged_tokens(error) == (4096, 4352)
+    assert corpus.with_version(first).damaged_tokens(error) is None
+
+
 def test_other_files_are_no_shards(tmp_path: Path) -> None:
     path = tmp_path / "a.rox"
     cases = {

@@ -259,7 +259,9 @@ class CorpusReader:
         number = contents.paths.index(error.path)
         start, stop = self._line.file(number).layout.tokens_of_block(error.block)
         first = contents.bounds[number]
-        return first + start, min(first + stop, contents.num_tokens)
+        stop = min(first + stop, contents.num_tokens)
+        # After a compaction, a version may end inside a shard.
+        return (first + start, stop) if first + start < stop else None
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return start, stop and separator length; see `Roxxel.document_range`."""
