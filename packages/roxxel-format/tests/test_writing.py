@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -300,6 +301,45 @@ def test_integers_of_several_dtypes_make_one_corpus(tmp_path: Path) -> None:
     assert corpus.tokens[:].tolist() == [1, 60_000]
 
 
+@pytest.mark.parametrize("options", [{}, {"pack": 4}])
+@pytest.mark.parametrize(
+    ("stored", "given", "separator"),
+    [
+        ("uint16", "int16", 60_000),
+        ("int32", "uint32", -1),
+        ("uint64", "int64", 2**64 - 1),
+        ("bfloat16", "uint16", 0x3F80),
+        ("bfloat16", ">u2", 0x3F80),
+        ("uint16", ">i2", 60_000),
+    ],
+)
+def test_a_separator_is_stored_whatever_the_type_of_the_documents(
+    options: dict[str, Any], stored: str, given: str, separator: int, tmp_path: Path
+) -> None:
+    corpus = Roxxel(tmp_path / "a_*.rox")
+
+    corpus.write([np.array([2, 1], given)] * 2, separator, dtype=stored, **options)
+
+    bits = np.dtype("u2") if stored == "bfloat16" else corpus.dtype
+    expected = np.array([2, 1, separator, 2, 1, separator], bits)
+    found = [corpus.documents.with_separator[at].view(bits) for at in range(2)]
+    assert np.array_equal(np.concatenate(found), expected)
+
+
+@pytest.mark.parametrize("separator", [(7,), (500,)])
+def test_a_writer_holds_no_copy_of_a_large_document(
+    separator: tuple[int, ...], tmp_path: Path
+) -> None:
+    large = np.ones(30_000_000, np.uint8)
+    tracemalloc.start()
+    with ShardWriter(tmp_path / "a.rox", "uint16", separator=separator) as writer:
+        writer.append(large)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 24 << 20
+
+
 def test_lists_of_large_integers_are_exact(tmp_path: Path) -> None:
     large = 2**63 + 1
 
@@ -384,6 +424,11 @@ def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> Non
         Roxxel(tmp_path / "a.rox").write([[1]], cast("Any", "\n"))
     with pytest.raises(TypeError, match="separator must be a token, bytes or None"):
         Roxxel(tmp_path / "a.rox").write([[1]], separator=True)
+    for dtype in ("uint16", "bool", "bfloat16"):
+        with pytest.raises(TypeError, match=rf"separator 1.5 is .* {dtype} items are"):
+            Roxxel(tmp_path / "a.rox").write([[1]], separator=1.5, dtype=dtype)
+        with pytest.raises(TypeError, match=rf"separator 1.5 is .* {dtype} items are"):
+            ShardWriter(tmp_path / "a.rox", dtype, separator=(1.5,))
     with pytest.raises(TypeError, match="max_shard_bytes must be an integer, "):
         Roxxel(tmp_path / "a.rox").write([[1]], max_shard_bytes=cast("Any", 1e9))
     with pytest.raises(TypeError, match="a list of 1 paths cannot be written to"):

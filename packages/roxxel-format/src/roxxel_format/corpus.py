@@ -523,11 +523,11 @@ class Roxxel(TokenReader):
             data: Documents: flat arrays, lists of ints, `str` or `bytes`. With
                 `prompt`, `chat` or `document_id`, mappings with the fields that these
                 name.
-            separator: Appended to each document: a token; the name of one of the
-                tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
-                a whole token; or None for no separator. Default: the tokenizer's
-                end-of-text token; no separator if the tokenizer appends this token
-                itself, or without a tokenizer.
+            separator: Appended to each document: a token (of bfloat16 its 16 bits);
+                the name of one of the tokenizer's tokens; bytes of little-endian
+                tokens, padded with zeros to a whole token; or None for no separator.
+                Default: the tokenizer's end-of-text token; no separator if the
+                tokenizer appends this token itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
             max_shard_bytes: Maximum size of a shard. A larger document gets a shard of
                 its own, because no document is split. If nothing is at the path `t` or

@@ -116,6 +116,9 @@ class Caster:
 
     def separator(self, separator: tuple[int | float, ...]) -> Tokens:
         """Return a separator in the shard's dtype."""
+        for item in separator:
+            if isinstance(item, float):
+                dtypes.check_float(item, self._name)
         if not separator:
             return np.empty(0, self._dtype)
         try:
@@ -152,10 +155,16 @@ class Caster:
                 f": dtype {dtype} cannot be stored as {self._name}; convert the "
                 "items, or write with a wider dtype",
             )
+        if self._name == dtypes.BFLOAT16:
+            is_stored = dtype == self._dtype
+            return separator if is_stored else separator.view(np.uint16).astype(dtype)
         with np.errstate(all="ignore"):
             converted = separator.astype(dtype)
             back = converted.astype(separator.dtype)
-        return converted if np.array_equal(back, separator) else None
+        is_same = np.array_equal(back, separator)
+        # An integer of as many bytes, but with a sign, holds the bits of any other.
+        is_same = is_same and np.array_equal(converted < 0, separator < 0)
+        return converted if is_same else None
 
     def cast(self, tokens: Tokens) -> Tokens:
         """Return contiguous items in the shard's dtype, or raise OutOfRangeError."""
@@ -172,7 +181,7 @@ class Caster:
         if self._limits is not None:
             return tokens.astype(self._dtype)
         if self._name == dtypes.BFLOAT16:
-            return np.ascontiguousarray(tokens).view(self._dtype)
+            return np.ascontiguousarray(tokens, "<u2").view(self._dtype)
         with np.errstate(over="ignore"):
             result = tokens.astype(self._dtype)
         if tokens.dtype.kind == "f":

@@ -168,10 +168,8 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
             f"separator must be a token, bytes or None, got {separator!r}; "
             "encode text first"
         )
-    if isinstance(separator, float) and dtypes.value_range(name) is not None:
-        raise TypeError(
-            f"separator {separator!r} is not an integer, but {name} items are"
-        )
+    if isinstance(separator, float):
+        dtypes.check_float(separator, name)
     if not math.isfinite(separator):
         raise ValueError(f"separator is {separator!r}; use a finite number")
     return (separator,)

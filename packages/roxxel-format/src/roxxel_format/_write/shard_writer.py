@@ -184,6 +184,8 @@ class ShardWriter:
             if length + separator_length >= self._stage.size:
                 self._append_large(document)
                 return
+            if document.dtype != self._stage.dtype:
+                document = self._cast(document, self._document_number())
         used = self._used
         stop: int = used + length
         self._stage[used:stop] = document
@@ -311,7 +313,10 @@ class ShardWriter:
         return self._first_document + len(self._ends)
 
     def _make_room(self, document: Tokens) -> Tokens:
-        """Flush the stage for a new document; return that in the stage's dtype."""
+        """Flush the stage, and give it the document's dtype, or else the shard's.
+
+        The document's dtype may not hold the separator. Returns the document.
+        """
         if not document.size:
             # An empty document may have any dtype, such as numpy's default, float64.
             document = self._stage[:0]
@@ -322,18 +327,14 @@ class ShardWriter:
                 "documents into another shard"
             )
         if document.dtype != self._stage.dtype or not self._stage.size:
-            separator = self._caster.check_source(
+            converted = self._caster.check_source(
                 document.dtype, self._separator, self._document_number()
             )
-            if separator is None:
-                document = self._cast(document, self._document_number())
-                separator = self._separator
-            self._stage_separator = separator
-            if document.dtype != self._stage.dtype or not self._stage.size:
-                self._staged = document.dtype
-                self._stage = np.empty(
-                    _STAGE_SIZE // document.dtype.itemsize, document.dtype
-                )
+            staged = self._dtype if converted is None else document.dtype
+            self._stage_separator = self._separator if converted is None else converted
+            if staged != self._stage.dtype or not self._stage.size:
+                self._staged = staged
+                self._stage = np.empty(_STAGE_SIZE // staged.itemsize, staged)
         return document
 
     def _append_large(self, document: Tokens) -> None:
