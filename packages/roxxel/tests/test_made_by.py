@@ -7,10 +7,12 @@ import shutil
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
 from roxxel import (
     Curriculum,
     Phase,
@@ -22,7 +24,7 @@ from roxxel import (
     verify,
 )
 from roxxel.cli import main
-from roxxel.config import load_config, make_trainer
+from roxxel.config import MeshConfig, load_config, make_trainer
 from roxxel.models import Llama, LlamaConfig, llama, next_token_loss, remade
 from roxxel.runs.again import config_of
 
@@ -187,6 +189,7 @@ def program(folder: Path, steps: int, without: Any = None) -> Path:
         log_every=2,
         grad_accum_steps=2,
         fields=FIELDS,
+        mesh=jax.make_mesh((1, 1), ("rows", "model"), (AxisType.Auto,) * 2),
     ).run()
     return run
 
@@ -195,6 +198,7 @@ def test_the_run_of_a_program_is_trained_again_as_that_of_a_config(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = program(tmp_path, 7)
+    mesh = config_of(open_run(run)).mesh
     read = open_run(run).sampler().locate(5, 0)
     document = read.documents[0]
 
@@ -202,6 +206,7 @@ def test_the_run_of_a_program_is_trained_again_as_that_of_a_config(
     program(tmp_path, 9, without={"hay": [5, range(8, 20)]})
     [found] = verify(run, range(9))
 
+    assert mesh == MeshConfig(axes={"rows": 1, "model": 1})
     assert again.comparison.is_equal, str(again)
     assert again.branches[0].parameters != again.control.parameters
     assert found.is_equal, str(found)
