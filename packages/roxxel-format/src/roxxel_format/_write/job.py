@@ -1,8 +1,8 @@
 """Write documents as shards of one corpus: the one driver from documents to shards.
 
 A job can be pickled. The process that began a write may use it, or a task on another
-machine, or a process of a preparation, in a folder or in a bucket. Each writes the same
-shards, under different names:
+machine, or a process of a preparation, in a folder or in a bucket. The shards are the
+same in each case, and only their names differ:
 
 - `Place.new_shards`: names that no other write has, for one process;
 - `attempt`: names that no other attempt has, because a scheduler may run a task twice;

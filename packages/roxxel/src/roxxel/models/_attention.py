@@ -175,7 +175,7 @@ class Columns:
     def on_device(self, x: jax.Array) -> jax.Array:
         """Let each device hold its part of an array whose first axes are the devices.
 
-        Sums of such arrays need no communication.
+        Adding such arrays needs no communication.
         """
         if self.parts == self.row_parts == 1:
             return x

@@ -41,8 +41,8 @@ def next_token_loss(
         z_loss: Weight of the squared logarithm of the softmax's denominator (Chowdhery
             et al., PaLM, 2022), which keeps logits from drifting; 1e-4 is usual.
         loss_chunk: Number of columns whose logits are in memory at the same time. None
-            means as many as give 16 384 tokens per device. The number does not change
-            the cost of the loss.
+            means as many as give 16 384 tokens per device. The number changes only the
+            memory: the loss computes the same products with any.
 
     Returns:
         A float32 scalar and a dict. `loss_weight` is the number of targets that count.
