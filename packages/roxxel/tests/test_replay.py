@@ -430,6 +430,18 @@ def test_each_document_has_a_branch_and_a_place_in_the_table(
     assert states[0] == states[1]
 
 
+def test_a_corpus_that_has_grown_is_read_as_the_run_has_read_it(
+    project: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    Roxxel(tmp_path / "web_*.rox").write([np.arange(60)], exist="append")
+
+    out = tmp_path / "branches"
+    found = replay(tmp_path / "run", {"self": [LONG]}, step=0, out=out)
+
+    assert found.comparison.is_equal, str(found)
+
+
 def restarted(project: Path, folder: Path, before: str, after: str) -> Path:
     """Copy the run, which has then started at step 33 with a changed config."""
     shutil.copytree(project, folder, dirs_exist_ok=True)

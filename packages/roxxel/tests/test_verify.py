@@ -122,6 +122,14 @@ def replace_step(run: Path, step: int, by: Path) -> None:
     shutil.copytree(by, place)
 
 
+def test_a_corpus_that_has_grown_is_read_as_the_run_has_read_it(copy: Path) -> None:
+    Roxxel(copy.parent / "web_*.rox").write([np.arange(64)], exist="append")
+
+    [found] = verify(copy, range(3))
+
+    assert found.is_equal, str(found)
+
+
 def take_the_step_of_another_run(run: Path) -> None:
     replace_step(run, 6, another_run(run) / "checkpoints" / "6")
 

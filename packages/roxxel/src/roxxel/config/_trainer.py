@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_curriculum import Curriculum
+    from roxxel_format import TokenReader
     from roxxel_train import Trainer
 
     from roxxel.config._declaration import RunConfig
@@ -61,12 +62,18 @@ _HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
 """The class that loads the weights of `init_from = "hf:FOLDER"`."""
 
 
-def make_trainer(config: RunConfig) -> Trainer:
+def make_trainer(
+    config: RunConfig, opened: Mapping[str, TokenReader] | None = None
+) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
     This function imports the model's module from `config.folder` or, failing that, from
     `sys.path`. Modules in the folder belong to the config: your own `import` of one
     makes another copy.
+
+    Args:
+        config: The config.
+        opened: As for `open_curriculum`.
 
     Raises:
         ConfigError: The config is invalid, or its corpora or devices do not suffice.
@@ -82,7 +89,7 @@ def make_trainer(config: RunConfig) -> Trainer:
                 f"{config.file}: has no {name}, which training needs; "
                 f"write {name} = {example}"
             )
-    curriculum = open_curriculum(config)
+    curriculum = open_curriculum(config, opened)
     check_model_data(config, curriculum)
     held_out = open_eval_curriculum(config)
 

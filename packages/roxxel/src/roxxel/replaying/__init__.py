@@ -53,7 +53,7 @@ from roxxel.replaying._receipt import (
 )
 from roxxel.replaying._request import Asked, Withdrawn, withdraw
 from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
-from roxxel.runs.again import config_of, scratch_folder
+from roxxel.runs.again import as_read, config_of, scratch_folder
 from roxxel.runs.run import Run, open_run
 from roxxel.runs.trained import is_complete, train, write_configs
 
@@ -416,6 +416,7 @@ def _trained_again(
         for name, out in {**left_out, CONTROL: {}}.items()
     }
     complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
+    opened = as_read(original, config)
     barrier("replay: every process has read what was there")
     if process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -426,7 +427,7 @@ def _trained_again(
         if name in complete:
             continue
         say(f"branch {number} of {len(configs)}: {name}")
-        train(load_config(of_branch.file))
+        train(load_config(of_branch.file), opened=opened)
     # Their code is that of the run.
     runs = {
         name: open_run(str(each.run_folder), sources, trust=True)

@@ -7,7 +7,7 @@ that the run had at each step.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_curriculum.run_log import METRICS
+from roxxel_format import Roxxel, ShardError
 from roxxel_train import RunFolderError
 from roxxel_train.config import CONTINUOUS, adds_in_one_order
 from roxxel_train.distributed import barrier
@@ -27,6 +28,7 @@ from roxxel.config import (
     config_differences,
     config_values,
     make_trainer,
+    open_curriculum,
     used_config,
 )
 from roxxel.runs.declared import REMEDY, config_of_program
@@ -34,6 +36,8 @@ from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    from roxxel_format import TokenReader
 
     from roxxel.config import RunConfig
     from roxxel.runs.run import Run
@@ -80,7 +84,7 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
             used = replace(used, trainer=trainer)
         changed = _again(run, used, start, folder)
         try:
-            trainer = make_trainer(changed)
+            trainer = make_trainer(changed, as_read(run, changed))
         except ConfigError as error:
             reason = str(error).removeprefix(f"{changed.file}: ")
             raise RunFolderError(
@@ -108,6 +112,22 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
         raise RunFolderError(f"{run.path}: its config has no model; {REMEDY}")
     run.check_trusted(config)
     return run.with_moved(config)
+
+
+def as_read(run: Run, config: RunConfig) -> dict[str, TokenReader]:
+    """Return the open corpora of a config, without what they have grown by since.
+
+    A corpus that was replaced is read as it is now.
+    """
+    curriculum = open_curriculum(config)
+    found = {curriculum.primary: curriculum.primary_streamer}
+    found |= curriculum.mix_streamers
+    versions = run.fingerprints()
+    for name, corpus in found.items():
+        if isinstance(corpus, Roxxel) and name in versions:
+            with suppress(ShardError):
+                found[name] = corpus.with_version(versions[name])
+    return found
 
 
 def explanations(run: Run, again: Run) -> Iterator[str]:

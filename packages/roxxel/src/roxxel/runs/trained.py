@@ -16,7 +16,9 @@ from roxxel_train import RunFolder
 from roxxel.config import config_text, make_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    from roxxel_format import TokenReader
 
     from roxxel.config import RunConfig
 
@@ -33,8 +35,12 @@ def is_complete(config: RunConfig, total_steps: int) -> bool:
     return RunFolder(str(config.run_folder)).saved_step == total_steps
 
 
-def train(config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
+def train(
+    config: RunConfig,
+    check: Callable[[], None] = lambda: None,
+    opened: Mapping[str, TokenReader] | None = None,
+) -> None:
     """Train a run to its end, or continue it; `check` runs once its data are open."""
-    trainer = make_trainer(config)
+    trainer = make_trainer(config, opened)
     check()
     trainer.run()
