@@ -238,6 +238,23 @@ preset = "tiny"
         assert found.is_equal, str(found)
 
 
+def test_weights_that_the_program_has_changed_may_explain_a_difference(
+    tmp_path: Path,
+) -> None:
+    made, other = (llama(preset="tiny", total_steps=2, seed=x, **SIZES) for x in (0, 1))
+    nnx.update(made[0], nnx.state(other[0], nnx.Param))
+    run = tmp_path / "run"
+    data = curriculum(tmp_path)
+    Trainer(*made[:2], data, made[2], run, checkpoint_every=1).run()
+
+    [first] = verify(run, range(1))
+    [second] = verify(run, range(1, 2))
+
+    assert not first.is_equal
+    assert "a program gave the run its first weights" in str(first)
+    assert second.is_equal, str(second)
+
+
 def test_a_stranger_s_log_names_no_code(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
     log = tmp_path / "run" / "metrics.jsonl"

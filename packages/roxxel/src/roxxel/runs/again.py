@@ -135,6 +135,11 @@ def explanations(run: Run, again: Run) -> Iterator[str]:
     ours, theirs = again.files.newest_start, run.files.newest_start
     for name, in_run, here in environment_differences(theirs, ours):
         yield f"{name}: {in_run} in the run, {here} here"
+    if again.parent is None and "own" in run.files.start_of(0):
+        yield (
+            "a program gave the run its first weights: it may have changed them, and "
+            "on several devices their last bits are others; begin at a checkpoint"
+        )
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() == "gpu" and not adds_in_one_order(flags):
         yield (
