@@ -266,6 +266,26 @@ def test_a_copy_takes_no_replaced_column_back(
     )
 
 
+@pytest.mark.parametrize("values", [(5, 5, 5), (5, 6, 7)])
+def test_a_copy_of_equal_shards_or_columns_lists_no_file_twice(
+    values: tuple[int, ...], tmp_path: Path
+) -> None:
+    corpus = [grow(tmp_path, value) for value in values][-1]
+    corpus.write_column("mask", [1, 1, 1])
+    target = tmp_path / "copy" / "c_*.rox"
+    corpus.copy_to(target)
+    copied = Roxxel(target)
+    size = Path(copied.paths[0]).stat().st_size
+    assert copied.compact(max_shard_bytes=2 * size + size // 2).num_shards == 2
+
+    corpus.copy_to(target)
+
+    assert copied.with_version(corpus.fingerprint).verify().ok
+    assert Roxxel(target).tokens[:].tolist() == [*values]
+    assert Roxxel(target).column("mask")[:].tolist() == [1, 1, 1]
+    assert Roxxel(target).leftovers() == []
+
+
 def test_a_copy_gets_values_that_were_appended(tmp_path: Path) -> None:
     corpus = grow(tmp_path, 5)
     corpus.write_column("mask", [1])

@@ -17,6 +17,7 @@ from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.manifest_file import pack_manifest
+from roxxel_format._store.corpus_name import SUFFIX
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
@@ -126,9 +127,15 @@ class _Files:
         self._there = _names_by_content(there)
         self._files: list[_File] = []
         names: list[str] = []
+        new = [
+            name.unit_shard(job or digest[:12], number, 0).name
+            for number, digest in enumerate(shards.digests)
+        ]
+        taken = {*new}
         for number, digest in enumerate(shards.digests):
-            new = name.unit_shard(job or digest[:12], number, 0).name
-            names.append(self._there.get(("", number, digest), new))
+            # After a compaction there, an equal shard has the name of a later one.
+            old = self._there.get(("", number, digest), new[number])
+            names.append(new[number] if old in taken else old)
             check = partial(_check_shard, contents, number, pool)
             path, size = contents.paths[number], shards.num_bytes[number]
             self._files.append(_File(path, names[-1], size, check))
@@ -182,7 +189,10 @@ class _Files:
             digest = table.digests[number]
             shard = self._shard_names[number]
             new = self._place.name.column(shard, key, digest[:8]).name
-            names.append(self._there.get((key, number, digest), new))
+            known = self._there.get((key, number, digest), new)
+            # Another shard there may have had the same values.
+            is_own = known.startswith(f"{shard.removesuffix(SUFFIX)}.{key}.")
+            names.append(known if is_own else new)
             path = self._folder + old
             check = partial(_check_column, path, digest)
             size = table.num_bytes[number]
