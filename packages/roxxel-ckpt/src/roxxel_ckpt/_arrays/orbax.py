@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 # arrays, one file per replica would cost more than it saves.
 _REPLICA_PARALLEL_BYTES = 1 << 20
 
+_CONTEXT = type_handlers.get_ts_context(use_ocdbt=False)
+"""The threads of TensorStore, for all saves and restores of this process.
+
+Orbax makes a context for each save and each restore. TensorStore 0.1.86 sometimes frees
+the threads of a context twice, and the process dies: once in 2 200 saves and restores
+of a small model.
+"""
+
 BYTES_AT_ONCE = 1 << 26
 """Bytes of the arrays to read in one call. Orbax reads all arrays of a call at the same
 time, and keeps the files' bytes in memory meanwhile. Beyond its result, a restore of
@@ -169,20 +177,10 @@ def _ending_together(infos: Any) -> Any:
 
 
 def _in_one_context(infos: Any) -> Any:
-    """Let these arrays share the threads of all saves and restores of this process.
-
-    Orbax makes a context of TensorStore for each save and each restore. TensorStore
-    0.1.86 sometimes frees the threads of a context twice, and the process dies: once in
-    2 200 saves and restores of a small model.
-    """
+    """Let these arrays use the threads that all saves and restores share."""
     for info in infos:
-        info.ts_context = _context()
+        info.ts_context = _CONTEXT
     return infos
-
-
-@functools.cache
-def _context() -> Any:
-    return type_handlers.get_ts_context(use_ocdbt=False)
 
 
 async def _stay_open(create: Callable[[], Awaitable[Any]]) -> Any:

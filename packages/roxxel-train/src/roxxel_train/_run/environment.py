@@ -50,7 +50,7 @@ def environment(devices: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str
 def _program() -> dict[str, str]:
     """Return the commit of the current folder, if it is in a repository of git.
 
-    Files that differ from the commit add `-dirty`.
+    Tracked files that differ from the commit add `-dirty`.
     """
     try:
         found = subprocess.run(  # noqa: S603 - a fixed command
