@@ -37,7 +37,8 @@ def environment(devices: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str
         "command": sys.argv,
         "versions": {
             **{name: metadata.version(name) for name in _VERSIONS},
-            **_program(),
+            # A thousand hosts would ask one disk; process 0 writes the row.
+            **(_program() if jax.process_index() == 0 else {}),
         },
         "devices": dict(devices),
         "processes": jax.process_count(),
