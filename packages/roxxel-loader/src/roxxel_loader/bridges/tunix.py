@@ -57,8 +57,8 @@ def feed(
 
     Raises:
         ValueError: An update would read several batches, `max_steps` is beyond the
-            curriculum, or the log lacks the step of the checkpoint.
-        NotImplementedError: There are several processes, or other hooks.
+            curriculum, the log lacks the step of the checkpoint, there are several
+            processes, or the trainer has hooks.
         StateMismatch: The log belongs to other data, another seed or another past.
 
     Example:
@@ -71,8 +71,9 @@ def feed(
             "the curriculum for one update; leave it out"
         )
     if jax.process_count() > 1 or trainer.training_hooks or trainer.data_hooks:
-        raise NotImplementedError(
-            "this bridge feeds one process, and sets the hooks of the trainer itself"
+        raise ValueError(
+            "Tunix is fed in one process, by hooks that `feed` sets: start one process "
+            "for all devices, and call `feed` on a trainer without hooks"
         )
     steps = StepIterator(curriculum, seed, fields=("tokens", "loss_mask"))
     if trainer.train_steps:
