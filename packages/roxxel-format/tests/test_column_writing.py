@@ -101,6 +101,28 @@ def test_values_are_stored_as_their_dtype(
 
 
 @pytest.mark.parametrize(
+    "values", [np.empty(0, np.float32), [np.empty(0, np.float32)] * 2]
+)
+def test_a_column_of_no_values_has_their_type(values: Any, tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[], []])
+
+    corpus.write_column("weight", values)
+
+    assert table_of(tmp_path, "weight")["dtype"] == "float32"
+
+
+def test_no_values_of_no_type_are_refused(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[], []])
+
+    for values in ([], iter([]), [[], []]):
+        with pytest.raises(TypeError, match="pass dtype"):
+            corpus.write_column("weight", values)
+    corpus.write_column("weight", [], dtype="float32")
+
+    assert table_of(tmp_path, "weight")["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
     ("values", "dtype", "error", "message"),
     [
         ([1], None, ValueError, "has 2 documents, but there are only 1 values; pass"),

@@ -654,7 +654,8 @@ class Roxxel(TokenReader):
                 their own lengths.
             per: What each item belongs to. Tokens include separators.
             dtype: Item type, such as `uint8`, `S36` or `utf8`. Default: the dtype of
-                the values. An iterable of arrays of strings needs `dtype`.
+                the values. An iterable of arrays of strings needs `dtype`, and so does
+                an empty list.
             exist: What to do if the column exists. `"append"` writes the column for the
                 shards that lack it: `values` are the items of these shards, in order,
                 and `per` and `dtype` must be those of the column. `"replace"` writes

@@ -243,10 +243,19 @@ def _arrays(
     if isinstance(values, list | tuple):
         is_whole = not isinstance(next(iter(values), None), np.ndarray | list | tuple)
     parts = [cast("object", values)] if is_whole else values
-    arrays = map(_flat, parts)
-    first = next((each for each in arrays if each.size), np.empty(0, np.uint8))
+    # An empty list has no type, although numpy makes it an array of float64.
+    arrays = (_flat(each) for each in parts if not _is_empty_list(each))
+    first: np.ndarray[Any, Any] | None = None
+    for first in arrays:
+        if first.size:
+            break
     if dtype is not None:
         stored = _stored(dtype)
+    elif first is None:
+        raise TypeError(
+            "there are no values, so nothing says their type; pass dtype, such as "
+            '"uint8"'
+        )
     elif first.dtype.kind == "T":
         stored = np.dtype(object)
     elif first.dtype.kind in "SU":
@@ -260,7 +269,11 @@ def _arrays(
         stored = dtypes.stored_dtype(dtypes.stored_name(first.dtype))
     if not stored.itemsize:
         raise TypeError(f'dtype {stored} has no width; pass a dtype such as "S36"')
-    return chain([first], arrays), stored
+    return chain([] if first is None else [first], arrays), stored
+
+
+def _is_empty_list(values: object) -> bool:
+    return isinstance(values, list | tuple) and not values
 
 
 def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
