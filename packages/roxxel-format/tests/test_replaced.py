@@ -58,6 +58,19 @@ def test_a_replaced_corpus_is_an_error_from_every_method(
         METHODS[method](corpus)
 
 
+@pytest.mark.parametrize("ending", ["00000_000.rox", ".bin"])
+def test_a_copy_names_the_file_that_is_missing(ending: str, tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, DOCUMENTS)
+    corpus.write_column("id", [1, 2, 3], "document")
+    gone = next(path for path in tmp_path.iterdir() if path.name.endswith(ending))
+    gone.unlink()
+
+    with pytest.raises(ShardError, match=rf"{gone.name}: .*corpus.*restore the file"):
+        corpus.copy_to(tmp_path / "other_*.rox")
+
+    assert not (tmp_path / "other_manifest.json").exists()
+
+
 def test_a_shard_that_is_mapped_stays_what_it_was(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, DOCUMENTS)
     before = corpus.read([0, 500], 300)

@@ -704,7 +704,7 @@ class Roxxel(TokenReader):
         Raises:
             FileExistsError: `target` is another corpus, or another write to it was
                 committed during the copy.
-            ShardError: A file of this corpus is damaged or was replaced.
+            ShardError: A file of this corpus is damaged, missing, or was replaced.
             ValueError: `target` names one file, or this corpus.
             OSError: A file cannot be read or written.
         """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from roxxel_format._read.files import MappedFile, missing_file
+from roxxel_format._read.files import MappedFile
 from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.shard import TokenReads
@@ -196,10 +196,7 @@ class ColumnFiles:
         """
         path = f"{self._folder}{self._table.names[number]}"
         count = self.num_items[number]
-        try:
-            file = self._files.open(path, self._table.num_bytes[number])
-        except FileNotFoundError as error:
-            raise missing_file(path) from error
+        file = self._files.open_listed(path, self._table.num_bytes[number])
         self._counts[file.path] = count
         num_bytes = self._table.num_bytes[number]
         is_text = self.dtype.kind == "O"

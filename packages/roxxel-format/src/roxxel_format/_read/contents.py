@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.files import missing_file
 from roxxel_format._read.shard import (
     FETCH_AGAIN,
     LOCAL,
@@ -192,10 +191,7 @@ class Contents:
     def open_shard(self, number: int) -> ShardMap:
         """Open a shard; raise ShardError if its file changed since this version."""
         path = self.paths[number]
-        try:
-            file = self.files.open(path, self.shards.num_bytes[number])
-        except FileNotFoundError as error:
-            raise missing_file(path) from error
+        file = self.files.open_listed(path, self.shards.num_bytes[number])
         try:
             return self._checked_shard(number, file)
         except ShardError as error:

@@ -232,6 +232,13 @@ class Files(ABC):
         does not use it.
         """
 
+    def open_listed(self, path: str, num_bytes: int) -> OpenFile:
+        """Open a file that a manifest lists; raise ShardError if it is gone."""
+        try:
+            return self.open(path, num_bytes)
+        except FileNotFoundError as error:
+            raise missing_file(path) from error
+
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Prefetch the ranges that opening a file reads."""
         del path, spans

@@ -175,7 +175,7 @@ class _Files:
         kept = self._contents.kept
         is_open = kept is not None and kept[0].rpartition("/")[2] == old
         path = kept[0] if kept is not None and is_open else self._folder + old
-        data = self._contents.files.open(path, size).read(0, size)
+        data = self._contents.files.open_listed(path, size).read(0, size)
         new = self._place.name.tokenizer(digest_of_tokenizer(data)).name
         self._files.append(_File(path, new, size, partial(_check_tokenizer, path)))
         return new, size
@@ -227,7 +227,7 @@ def _add_missing(
 ) -> None:
     done, total = 0, sum(file.num_bytes for file in missing)
     for file in missing:
-        opened = contents.files.open(file.path, file.num_bytes)
+        opened = contents.files.open_listed(file.path, file.num_bytes)
         source = Path(opened.path) if opened.is_mapped else None
         place.files.add(file.name, partial(copy_bytes, opened), file.check, source)
         done += file.num_bytes
