@@ -411,6 +411,11 @@ def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> Non
         ("a_*_*.rox", {}, "may have one \\*, in its last part"),
         ("a_*.rox", {"block_size": 5000}, "block_size must be a power of two"),
         ("a_*.rox", {"max_shard_bytes": 5000}, "max_shard_bytes=5000 is too small"),
+        (
+            "a_*.rox",
+            {"max_shard_bytes": 30_000, "metadata": {"note": "a" * 20_000}},
+            "max_shard_bytes=30000 is too small",
+        ),
         ("a_*.rox", {"exist": "maybe"}, "exist must be"),
         ("a_*.rox", {"vocab_size": 0}, "vocab_size must be in"),
         ("a_*.rox", {"vocab_size": 300, "dtype": "uint8"}, "does not fit dtype uint8"),

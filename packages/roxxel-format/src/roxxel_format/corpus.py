@@ -530,8 +530,9 @@ class Roxxel(TokenReader):
                 tokenizer appends this token itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
             max_shard_bytes: Maximum size of a shard. A larger document gets a shard of
-                its own, because no document is split. If nothing is at the path `t` or
-                `t.rox` yet, it means `t_*.rox` with this limit, and the file `t.rox`
+                its own, because no document is split. The last shard may be larger by
+                the list of input files in its metadata. If nothing is at the path `t`
+                or `t.rox` yet, it means `t_*.rox` with this limit, and the file `t.rox`
                 without it. `t/` is a folder.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,

@@ -12,7 +12,7 @@ from roxxel_store.screen import note
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.options import difference
-from roxxel_format._write.shard_writer import shard_size_bound
+from roxxel_format._write.shard_writer import metadata_json, shard_size_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,7 +55,9 @@ def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None
         )
     limit = options.max_shard_bytes
     if limit is not None:
-        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
+        metadata_size = len(metadata_json(options.metadata or {}))
+        least = shard_size_bound(8, options.block_size, metadata_size)
+        least += 2 * options.block_size
         if limit < least:
             raise ValueError(
                 f"max_shard_bytes={limit} is too small for a shard; use at least "

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _STAGE_SIZE = 1 << 22
 _METADATA_ROOM = 1 << 11
+"""Bytes for metadata that a write adds before it closes a shard."""
 
 
 class ShardWriter:
@@ -98,8 +99,7 @@ class ShardWriter:
                 )
             name = dtypes.stored_name(dtype)
             self.metadata: dict[str, Any] = dict(metadata or {})
-            # Room for metadata that is added before the shard is closed.
-            self._metadata_size = len(_as_json(self.metadata)) + _METADATA_ROOM
+            self._metadata_size = len(metadata_json(self.metadata))
             self._head = Head(name, block_size, len(separator))
             self._dtype = dtypes.stored_dtype(name)
             self._caster = casting.Caster(name, vocab_size)
@@ -238,7 +238,7 @@ class ShardWriter:
         """
         if self._layout is not None:
             return self._layout
-        metadata = _as_json(self.metadata)
+        metadata = metadata_json(self.metadata)
         with self._output.unless_broken():
             layout = self._write_rest(metadata)
             self._output.finish()
@@ -406,16 +406,26 @@ class ShardWriter:
         self._output.write(data)
 
 
-def shard_size_bound(
-    data_size: int, block_size: int, metadata_size: int = _METADATA_ROOM
-) -> int:
-    """Return an upper bound of a shard's size, from the bytes of its items and ends."""
+def shard_size_bound(data_size: int, block_size: int, metadata_size: int) -> int:
+    """Return an upper bound of a shard's size.
+
+    Args:
+        data_size: Bytes of its items and of the ends of its documents.
+        block_size: Bytes of a block.
+        metadata_size: Bytes of the metadata that it begins with.
+    """
     blocks = data_size // block_size + 2
-    fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size
+    fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size + _METADATA_ROOM
     return fixed + data_size + 4 * blocks
 
 
-def _as_json(metadata: Mapping[str, Any]) -> bytes:
+def metadata_json(metadata: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a shard's metadata.
+
+    Raises:
+        TypeError: JSON cannot hold a value.
+        ValueError: The JSON is too long.
+    """
     try:
         data = json.dumps(
             metadata, ensure_ascii=False, sort_keys=True, allow_nan=False
