@@ -1,8 +1,8 @@
 """One version of a corpus: its shards in order.
 
-A manifest lists the shards. Files without a manifest get one, in memory, from the feet
-of the shards: the last bytes of each file. So readers need not ask which of the two it
-is. The first use of a shard opens the file and compares its foot with the manifest.
+A manifest lists the shards. The first use of a shard opens the file and compares its
+foot, the last bytes, with the manifest. `unlisted` makes manifests for files that have
+none.
 """
 
 from __future__ import annotations
@@ -17,22 +17,16 @@ from typing import TYPE_CHECKING, Any
 from roxxel_format._read.shard import (
     FETCH_AGAIN,
     LOCAL,
-    End,
     Opening,
     ShardMap,
-    check_same_type,
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
-from roxxel_format._spec.manifest import Manifest, Version, joined_arguments
-from roxxel_format._spec.manifest_file import manifest_of, parse_manifest
+from roxxel_format._spec.manifest_file import parse_manifest
 from roxxel_format._spec.tables import (
     BinTable,
     ColumnTable,
-    ShardTable,
-    tokenizer_identity,
     unit_of,
-    unit_text,
 )
 from roxxel_format.errors import ShardError
 
@@ -43,6 +37,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import Files, OpenFile
+    from roxxel_format._spec.manifest import Manifest, Version
+    from roxxel_format._spec.tables import ShardTable
 
 
 @dataclass(frozen=True)
@@ -254,109 +250,36 @@ def listed_contents(
     chosen = manifest.last
     if version is not None:
         chosen = manifest.version(version) or chosen
-    (num_shards,) = manifest.nums_shards([chosen])
-    shards = manifest.shards.first(num_shards)
-    return Contents(
-        filepath=filepath,
-        manifest=manifest,
-        paths=tuple(folder + name for name in shards.names),
-        shards=shards,
-        dtype_name=str(manifest.dtype_name),
-        block_size=manifest.block_size,
-        version=chosen,
-        files=files,
-        kept=_in_folder(folder, chosen.tokenizer_file),
-    )
-
-
-def _in_folder(folder: str, file: tuple[str, int] | None) -> tuple[str, int] | None:
-    return None if file is None else (folder + file[0], file[1])
+    paths = [folder + name for name in manifest.shards.names]
+    kept = chosen.tokenizer_file
+    in_folder = kept and (folder + kept[0], kept[1])
+    return contents_of(filepath, manifest, chosen, paths, files, in_folder)
 
 
 def contents_of(
-    filepath: str, paths: Sequence[str], ends: Sequence[End], files: Files = LOCAL
-) -> Contents:
-    """Return shards that no manifest lists as one corpus."""
-    manifest = manifest_of(paths, ends)
-    (version,) = manifest.versions
-    folder = paths[0].removesuffix(_file_name(paths[0]))
-    kept = _in_folder(folder, version.tokenizer_file)
-    return _current(filepath, manifest, paths, files, kept)
-
-
-def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
-    """Join several corpora into one, without their columns and earlier versions."""
-    if not parts:
-        raise FileNotFoundError("the list of shards is empty; pass at least one")
-    check_same_type([(part.paths[0], part.dtype_name) for part in parts])
-    _check_alike(parts)
-    first = parts[0].manifest
-    shards = ShardTable.chained(part.shards for part in parts)
-    kept = next((part.kept for part in parts if part.kept is not None), None)
-    writes = [part.manifest.arguments for part in parts]
-    found = [
-        part.manifest.bins.of(range(len(part.paths)))
-        for part in parts
-        if part.manifest.bins is not None
-    ]
-    bins = sum(found[1:], found[0]) if found else None
-    version = Version().followed_by(
-        shards,
-        bins,
-        writes[0] if len(writes) == 1 else joined_arguments(writes),
-        tokenizer_file=kept and (_file_name(kept[0]), kept[1]),
-    )
-    manifest = Manifest(
-        dtype_name=first.dtype_name,
-        block_size=first.block_size,
-        separator=first.separator,
-        tokenizer=first.tokenizer,
-        shards=shards,
-        versions=(version,),
-        bins=bins,
-    )
-    paths = [path for part in parts for path in part.paths]
-    return _current(filepath, manifest, paths, parts[0].files, kept)
-
-
-def _current(
     filepath: str | tuple[str, ...],
     manifest: Manifest,
+    version: Version,
     paths: Sequence[str],
     files: Files,
     kept: tuple[str, int] | None,
 ) -> Contents:
-    """Return the current version of a manifest that was made in memory."""
+    """Return a version of a manifest; no shard is opened.
+
+    `paths` are all shards of the manifest.
+    """
+    (num_shards,) = manifest.nums_shards([version])
     return Contents(
         filepath,
         manifest,
-        tuple(paths),
-        manifest.shards,
+        tuple(paths[:num_shards]),
+        manifest.shards.first(num_shards),
         str(manifest.dtype_name),
         manifest.block_size,
-        manifest.last,
+        version,
         files,
-        kept=kept,
+        kept,
     )
-
-
-def _check_alike(parts: list[Contents]) -> None:
-    """Raise ShardError if corpora differ in a fact of which one corpus has only one."""
-    first = parts[0]
-    for part in parts:
-        one, other = first.manifest, part.manifest
-        if unit_text(one.bins) != unit_text(other.bins):
-            raise ShardError(
-                f"{part.paths[0]}: holds {unit_text(other.bins)}, but "
-                f"{first.paths[0]} holds {unit_text(one.bins)}; open them as two "
-                "corpora"
-            )
-        names = [tokenizer_identity(each.tokenizer) for each in (one, other)]
-        if names[0] != names[1]:
-            raise ShardError(
-                f"{part.paths[0]}: written with tokenizer {names[1]}, but "
-                f"{first.paths[0]} with {names[0]}; open them as two corpora"
-            )
 
 
 def _file_name(path: str) -> str:

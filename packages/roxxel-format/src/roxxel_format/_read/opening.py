@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
-from roxxel_format._read.contents import contents_of, joined, listed_contents
+from roxxel_format._read.contents import listed_contents
 from roxxel_format._read.finding import find_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
-from roxxel_format._read.shard import LOCAL, ShardMap, ends_of
+from roxxel_format._read.shard import LOCAL
+from roxxel_format._read.unlisted import file_contents, joined
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
@@ -85,8 +86,8 @@ def _open_on_disk(filepath: str, version: str | None) -> Contents:
     filepath = meant(filepath)
     found = find_manifest(filepath)
     if found is None:
-        paths = matching_files(filepath)
-        return contents_of(filepath, paths, ends_of(paths))
+        (path,) = matching_files(filepath)
+        return file_contents(path)
     path, data = found
     # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
     folder = str(path.with_name("_"))[:-1]
@@ -126,8 +127,7 @@ def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
         num_bytes = files.size_of(url, HEAD_SIZE)
     except FileNotFoundError:
         return None
-    shard = ShardMap(files.open(url, num_bytes))
-    return contents_of(url, [url], [(shard.layout, shard.metadata())], files)
+    return file_contents(url, files, num_bytes)
 
 
 def _is_shard_url(url: str) -> bool:

@@ -22,7 +22,7 @@ from roxxel_format._spec.layout import (
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -382,10 +382,6 @@ class Opening(NamedTuple):
         return tail if self.last_end is None else [*tail, self.last_end]
 
 
-End = tuple[Layout, dict[str, Any]]
-"""Layout and metadata of a shard: what a manifest would record."""
-
-
 class LocalFiles(Files):
     """Opens files on a disk; prefetches nothing before a file is open."""
 
@@ -401,30 +397,6 @@ LOCAL = LocalFiles()
 def open_shard(path: str) -> ShardMap:
     """Open a shard on a disk."""
     return ShardMap(LOCAL.open(path))
-
-
-def ends_of(paths: Sequence[str]) -> list[End]:
-    """Return layout and metadata of shards, and open each file once.
-
-    Raises:
-        ShardError: A file is no shard, or the item types differ.
-    """
-    shards = map(open_shard, paths)
-    ends = [(shard.layout, shard.metadata()) for shard in shards]
-    names = [layout.head.dtype_name for layout, _ in ends]
-    check_same_type([*zip(paths, names, strict=True)])
-    return ends
-
-
-def check_same_type(holding: Sequence[tuple[str, str]]) -> None:
-    """Check that all item types are equal; `holding` has pairs of path and type."""
-    first_path, first = holding[0]
-    for path, name in holding:
-        if name != first:
-            raise ShardError(
-                f"{path}: holds {name}, but {first_path} holds {first}; open them as "
-                "two corpora"
-            )
 
 
 def _layout_of(file: OpenFile, opening: Opening | None) -> Layout:

@@ -1,7 +1,5 @@
 """The file of a manifest: its bytes, and the checks of what they say.
 
-For shards that no manifest lists, `manifest_of` makes one in memory from their feet.
-
 docs/format.md, section 10, is the specification. A manifest is one JSON object, with a
 list for each field of the shards and of the versions. The lists stand in parts, each on
 a line: an append adds a part and reads only the last one (`parse_end`, `extended`), so
@@ -25,12 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_store.records import RecordKind, checksum_of, sealed, unsealed
 
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import (
-    FOOT_SIZE,
-    HEAD_SIZE,
-    check_block_size,
-    shard_table,
-)
+from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import (
     DIGEST_SIZE,
@@ -39,16 +32,12 @@ from roxxel_format._spec.tables import (
     BinTable,
     ColumnTable,
     ShardTable,
-    as_table,
     unit_of,
-    unit_text,
 )
-from roxxel_format.errors import ManifestError, ShardError
+from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from roxxel_format._spec.layout import Layout
 
 _AFTER_PARTS = b"\n]"
 MAX_MANIFEST_SIZE = 1 << 28
@@ -197,80 +186,6 @@ def _checked(
             f"{path}: the manifest contradicts itself ({error}); restore it, or write "
             "the corpus again"
         ) from None
-
-
-def manifest_of(
-    paths: Sequence[str], ends: Sequence[tuple[Layout, Mapping[str, Any]]]
-) -> Manifest:
-    """Make a manifest of one version from the layouts and metadata of its shards.
-
-    What a manifest records once comes from the first shard.
-
-    Raises:
-        ShardError: The shards are packed into different bins.
-    """
-    layouts, every = [layout for layout, _ in ends], [each for _, each in ends]
-    metadata = every[0]
-    table = shard_table([path.rpartition("/")[2] for path in paths], layouts)
-    head = layouts[0].head
-    bins = bins_of(zip(paths, every, strict=True))
-    version = Version().followed_by(
-        table,
-        bins,
-        as_table(metadata.get("arguments")),
-        tokenizer_file=_recorded_file(metadata),
-    )
-    return Manifest(
-        dtype_name=head.dtype_name,
-        block_size=head.block_size,
-        separator=tuple(metadata.get("separator") or ()),
-        tokenizer=as_table(metadata.get("tokenizer")) or None,
-        shards=table,
-        versions=(version,),
-        bins=bins,
-    )
-
-
-def bins_of(shards: Iterable[tuple[str, Mapping[str, Any]]]) -> BinTable | None:
-    """Return the bins that the metadata of shards records; None if none is packed.
-
-    `shards` are the path and the metadata of each.
-
-    Raises:
-        ShardError: The shards differ in their unit.
-    """
-    found: list[BinTable | None] = []
-    first = ""
-    for path, metadata in shards:
-        bins = None
-        if "unit" in metadata:
-            counts = [metadata.get(name) for name in ("unit", "padding", "cut")]
-            unit, padding, cut = (c if type(c) is int else -1 for c in counts)
-            if unit < MIN_UNIT or padding < 0 or cut < 0:
-                raise ShardError(
-                    f"{path}: records bins of {counts[0]!r:.50} tokens, padding "
-                    f"{counts[1]!r:.50} and cut documents {counts[2]!r:.50}; write "
-                    "this shard again"
-                )
-            bins = BinTable(unit, [padding], [cut])
-        found.append(bins)
-        first = first or path
-        if unit_text(bins) != unit_text(found[0]):
-            raise ShardError(
-                f"{path}: holds {unit_text(bins)}, but {first} holds "
-                f"{unit_text(found[0])}; open them as two corpora"
-            )
-    packed = [each for each in found if each is not None]
-    return sum(packed[1:], packed[0]) if packed else None
-
-
-def _recorded_file(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return name and size of the file that keeps the tokenizer of a shard."""
-    recorded = as_table(metadata.get("tokenizer_file"))
-    name, size = recorded.get("name"), recorded.get("bytes")
-    if type(name) is not str or type(size) is not int or not is_file_name(name):
-        return None
-    return name, size
 
 
 class _BadFieldError(Exception):

@@ -25,10 +25,10 @@ from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
 from roxxel_format._read.blocks import is_undamaged
-from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole
 from roxxel_format._read.opening import open_shard_file
-from roxxel_format._read.shard import LOCAL, End, ends_of
+from roxxel_format._read.shard import LOCAL
+from roxxel_format._read.unlisted import file_contents, joined
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE, parse_manifest
@@ -43,8 +43,9 @@ from roxxel_format._write.transfer import copy_bytes
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from roxxel_format._read.contents import Contents
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.manifest import Manifest
     from roxxel_format._store.corpus_name import CorpusName
@@ -81,12 +82,12 @@ def adopt(
     is_new = not name.write_lock.exists()
     with nullcontext() if is_new else place.files.alone(busy):
         paths = _bare_shards(name)
-        ends = ends_of([*map(str, paths)])
-        contents = contents_of(name.pattern, [*map(str, paths)], ends)
+        parts = [file_contents(str(path)) for path in paths]
+        contents = joined(name.pattern, parts)
         report = verify_corpus(contents, progress=progress)
         report.raise_if_damaged()
         _check_whole(name, paths)
-        _check_alike(paths, ends)
+        _check_alike(parts)
         manifest = _with_tokenizer(contents.manifest, name)
         if not place.commit(manifest):
             raise FileExistsError(
@@ -249,21 +250,20 @@ def _check_whole(name: CorpusName, paths: list[Path]) -> None:
             expected = start, number + 1
 
 
-def _check_alike(paths: list[Path], ends: list[End]) -> None:
+def _check_alike(parts: Sequence[Contents]) -> None:
     """Raise ShardError if shards differ in a fact that a manifest records only once."""
     first: dict[str, Any] = {}
-    for path, (layout, metadata) in zip(paths, ends, strict=True):
+    for part in parts:
         facts = {
-            "block size": layout.head.block_size,
-            "separator": metadata.get("separator"),
-            "unit": metadata.get("unit"),
-            "tokenizer": metadata.get("tokenizer"),
+            "block size": part.block_size,
+            "separator": [*part.manifest.separator],
+            "tokenizer": part.manifest.tokenizer,
         }
         first = first or facts
         for what, value in facts.items():
             if value != first[what]:
                 raise ShardError(
-                    f"{path}: the {what} is {value!r}, but {first[what]!r} in "
-                    f"{paths[0].name}, so they are not of one corpus; keep the shards "
-                    "of each corpus under a pattern of their own"
+                    f"{part.filepath}: the {what} is {value!r}, but {first[what]!r} in "
+                    f"{parts[0].filepath}, so they are not of one corpus; keep the "
+                    "shards of each corpus under a pattern of their own"
                 )
