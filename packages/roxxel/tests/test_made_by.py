@@ -238,6 +238,24 @@ preset = "tiny"
         assert found.is_equal, str(found)
 
 
+def test_a_phase_whose_weights_a_program_has_changed_is_one_phase(
+    tmp_path: Path,
+) -> None:
+    tea, hay = Roxxel(tmp_path / "tea_*.rox"), Roxxel(tmp_path / "hay_*.rox")
+    for corpus in (tea, hay):
+        corpus.write((f"text {x}" for x in range(40)), tokenizer="bytes")
+    run = tmp_path / "run"
+    for share, until in ((1, 2), (3, None)):
+        phases = [Phase(4, 2, 17, {"self": 1, "hay": share})]
+        made = llama(preset="tiny", total_steps=4, **SIZES)
+        data = Curriculum(tea, phases, {"hay": hay})
+        Trainer(*made[:2], data, made[2], run, checkpoint_every=3).run(until)
+
+    for steps in (range(4), range(3, 4)):
+        [found] = verify(run, steps)
+        assert found.is_equal, str(found)
+
+
 def test_weights_that_the_program_has_changed_may_explain_a_difference(
     tmp_path: Path,
 ) -> None:

@@ -96,10 +96,7 @@ def _declared(
         file=run.path / "config.toml",
         sources={name: _paths(data["sources"].get(name)) for name in names},
         schedule=Schedule(
-            phases=tuple(
-                Phase(x.steps, x.batch_size, x.seq_len, dict(x.weights))
-                for x in recorded_phases(state)
-            ),
+            phases=_phases(state),
             longest=state["longest"],
             policies={x["name"]: Policy(**x["policy"]) for x in state["sources"]},
             overlap=state["overlap"],
@@ -125,6 +122,20 @@ def _declared(
         ),
         mesh=MeshConfig(axes=mesh) if {*mesh} != {"data"} else None,
     )
+
+
+def _phases(state: Mapping[str, Any]) -> tuple[Phase, ...]:
+    """Return the phases as a program declares them that continues the run.
+
+    A phase that was edited has several entries. It is declared with its newest weights,
+    and the state of the checkpoint from which it goes on divides it as it was.
+    """
+    found: list[Phase] = []
+    for entry in recorded_phases(state):
+        before = found.pop().steps or 0 if entry.is_edited else 0
+        steps, weights = before + entry.steps, dict(entry.weights)
+        found.append(Phase(steps, entry.batch_size, entry.seq_len, weights))
+    return tuple(found)
 
 
 def _paths(where: str | list[str] | None) -> tuple[str, ...]:
