@@ -34,7 +34,8 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     CheckpointWriteError,
 )
-from roxxel_ckpt._integrity import crc_of, digest_files, sealed
+from roxxel_ckpt._integrity import digest_files
+from roxxel_ckpt._place.description import crc_of, sealed
 from roxxel_ckpt.cli import main
 from roxxel_store.client import Bucket
 from roxxel_store.swap import Writer, writer_of

@@ -19,6 +19,7 @@ from roxxel_ckpt import (
     CheckpointUnreadableError,
     _integrity,
 )
+from roxxel_ckpt._place import description
 from roxxel_ckpt.cli import main
 
 from .helpers import (
@@ -330,7 +331,7 @@ def test_a_description_that_would_fill_the_memory_is_damage(tmp_path: Path) -> N
         save_all(saving, 1, 2)
     commit = tmp_path / "2" / "checkpoint.json"
     body = {**json.loads(commit.read_text())["body"], "more": [[]] * 1_300_000}
-    commit.write_text(json.dumps({"body": body, "crc32": _integrity.crc_of(body)}))
+    commit.write_text(json.dumps({"body": body, "crc32": description.crc_of(body)}))
 
     with pytest.raises(CheckpointDamagedError, match=r"checkpoint\.json"):
         checkpointer(tmp_path).metrics(2)
@@ -348,7 +349,7 @@ def test_a_description_with_wrong_values_is_damage(
         save_all(saving, 1, 2)
     commit = tmp_path / "2" / "checkpoint.json"
     body = json.loads(commit.read_text())["body"]
-    commit.write_text(_integrity.sealed({**body, **values}))
+    commit.write_text(description.sealed({**body, **values}))
 
     assert main(["ls", str(tmp_path)]) == 0
     assert main(["show", f"{tmp_path}@2"]) == 1
@@ -362,7 +363,7 @@ def test_a_time_that_no_calendar_has_is_left_out(
         save_all(saving, 1)
     commit = tmp_path / "1" / "checkpoint.json"
     body = json.loads(commit.read_text())["body"]
-    commit.write_text(_integrity.sealed({**body, "saved_at": 1e308}))
+    commit.write_text(description.sealed({**body, "saved_at": 1e308}))
 
     assert main(["ls", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["saved_at"] == "-"
@@ -375,7 +376,7 @@ def test_a_checkpoint_of_a_later_format_is_not_guessed_at(
         save_all(saving, 10)
     path = tmp_path / "10" / "checkpoint.json"
     body = {**json.loads(path.read_text())["body"], "format": 99}
-    path.write_text(_integrity.sealed(body))
+    path.write_text(description.sealed(body))
 
     with pytest.raises(CheckpointUnreadableError, match=r"format 99 .* up to 2"):
         checkpointer(tmp_path).restore()

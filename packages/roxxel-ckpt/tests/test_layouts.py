@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_ckpt import CheckpointDamagedError, _integrity, cli
+from roxxel_ckpt._place import description
 
 from .helpers import checkpointer, save_all
 
@@ -37,9 +38,9 @@ def seal(step: Path, change: Callable[[Any, Any], None] = lambda *_: None) -> No
     digests.unlink()
     files = _integrity.digest_files(step)
     change(files, body)
-    digests.write_text(_integrity.sealed(files))
-    body["digests"] = [_integrity.crc_of(files)]
-    commit.write_text(_integrity.sealed(body))
+    digests.write_text(description.sealed(files))
+    body["digests"] = [description.crc_of(files)]
+    commit.write_text(description.sealed(body))
 
 
 def refused(step: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -9,28 +9,20 @@ blocks with other damage.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from roxxel_store.files import in_parallel, matches_in
-from roxxel_store.records import parse_value
 
 from roxxel_ckpt.activity import doing
-from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
-    CheckpointError,
-    CheckpointUnreadableError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    ReadFile = Callable[[str], bytes]
-    """Returns the content of a file of a step, given its path in the step."""
+    from roxxel_ckpt.errors import CheckpointDamagedError
 
 _BLOCK_BYTES = 1 << 24
 
@@ -78,56 +70,6 @@ def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
             raise ValueError(f"{name} has {num_bytes} bytes and {len(blocks)} blocks")
         found[name] = FileDigest(num_bytes, block_bytes, tuple(blocks))
     return found
-
-
-def sealed(body: Any) -> str:
-    """Return a JSON text that holds a value and the CRC-32 of the value.
-
-    The CRC-32 covers the value, while `roxxel_store.records` covers bytes: the
-    description of a step records this number for the digests of each process. To change
-    the seal, change the `FORMAT` of checkpoints.
-    """
-    return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
-
-
-def is_sealed(text: bytes) -> bool:
-    """Return whether a text holds a value and the value's correct CRC-32."""
-    try:
-        record = parse_value(text, "", "")
-        return record["crc32"] == crc_of(record["body"])
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-def unsealed(place: object, name: str, read: ReadFile) -> Any:
-    """Return the value sealed in a file of a step.
-
-    Args:
-        place: Path or URL of the step, for messages.
-        name: Path of the file in the step.
-        read: Reads files of the step.
-
-    Raises:
-        CheckpointDamagedError: The file is missing or damaged.
-        CheckpointUnreadableError: The file cannot be read for another reason.
-    """
-    try:
-        record = parse_value(read(name), name, "restore another step")
-        if record["crc32"] == crc_of(record["body"]):
-            return record["body"]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointDamagedError(
-            f"{place}: {name} is missing; restore another step"
-        ) from error
-    except CheckpointError:  # a bucket that does not answer
-        raise
-    except (OSError, MemoryError) as error:
-        raise CheckpointUnreadableError.because(place, error) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointDamagedError(
-            f"{place}: {name} is damaged; restore another step"
-        ) from error
-    raise CheckpointDamagedError(f"{place}: {name} is damaged; restore another step")
 
 
 def problem_of(error: CheckpointDamagedError, *places: object) -> str:
@@ -282,13 +224,3 @@ def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, lis
     ):
         found[name].append(crc)
     return found
-
-
-def crc_of(body: Any) -> int:
-    """Return the CRC-32 of a JSON value."""
-    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
-
-
-def digests_file(process: int) -> str:
-    """Return the path of a process's file of digests, relative to the step."""
-    return f"digests/{process}.json"

@@ -36,10 +36,10 @@ from roxxel_store.swap import (
     writer_of,
 )
 
-from roxxel_ckpt._integrity import LocalFiles, find_missing, is_sealed
+from roxxel_ckpt._integrity import LocalFiles, find_missing
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing
-from roxxel_ckpt._place.description import delivered
+from roxxel_ckpt._place.description import delivered, is_sealed
 from roxxel_ckpt.activity import doing
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents

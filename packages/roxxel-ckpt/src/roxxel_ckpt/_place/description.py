@@ -2,7 +2,8 @@
 
 `checkpoint.json` holds step, metrics, `extra`, versions and the rule that ranks
 checkpoints; name, shape and dtype of every leaf; and the CRC-32 of each process's file
-of digests. Process 0 writes `checkpoint.json` last, so this file commits the step.
+of digests. Process 0 writes `checkpoint.json` last, so this file commits the step. Both
+kinds of files are sealed.
 
 `Retention` says which finished checkpoints stay: the newest, the best, and permanent
 ones. A rule is the metric and mode that rank checkpoints. Every checkpoint records the
@@ -19,21 +20,15 @@ import hashlib
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import in_parallel, read_file
-from roxxel_store.records import MAX_BYTES, as_json, is_count
+from roxxel_store.records import MAX_BYTES, as_json, is_count, parse_value
 
-from roxxel_ckpt._integrity import (
-    FileDigest,
-    crc_of,
-    digests_file,
-    digests_from_json,
-    sealed,
-    unsealed,
-)
+from roxxel_ckpt._integrity import FileDigest, digests_from_json
 from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -44,7 +39,7 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._place.folder import Folder, Step
@@ -602,3 +597,63 @@ def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
             f"extra must be a dict that JSON can hold ({error}); "
             "put arrays into a Variable of the model instead"
         ) from error
+
+
+def sealed(body: Any) -> str:
+    """Return a JSON text that holds a value and the CRC-32 of the value.
+
+    The CRC-32 covers the value, while `roxxel_store.records` covers bytes: the
+    description of a step records this number for the digests of each process. To change
+    the seal, change the `FORMAT` of checkpoints.
+    """
+    return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
+
+
+def is_sealed(text: bytes) -> bool:
+    """Return whether a text holds a value and the value's correct CRC-32."""
+    try:
+        record = parse_value(text, "", "")
+        return record["crc32"] == crc_of(record["body"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def unsealed(place: object, name: str, read: Callable[[str], bytes]) -> Any:
+    """Return the value sealed in a file of a step.
+
+    Args:
+        place: Path or URL of the step, for messages.
+        name: Path of the file in the step.
+        read: Returns the content of a file of the step, given its path there.
+
+    Raises:
+        CheckpointDamagedError: The file is missing or damaged.
+        CheckpointUnreadableError: The file cannot be read for another reason.
+    """
+    try:
+        record = parse_value(read(name), name, "restore another step")
+        if record["crc32"] == crc_of(record["body"]):
+            return record["body"]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointDamagedError(
+            f"{place}: {name} is missing; restore another step"
+        ) from error
+    except CheckpointError:  # a bucket that does not answer
+        raise
+    except (OSError, MemoryError) as error:
+        raise CheckpointUnreadableError.because(place, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamagedError(
+            f"{place}: {name} is damaged; restore another step"
+        ) from error
+    raise CheckpointDamagedError(f"{place}: {name} is damaged; restore another step")
+
+
+def crc_of(body: Any) -> int:
+    """Return the CRC-32 of a JSON value."""
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+def digests_file(process: int) -> str:
+    """Return the path of a process's file of digests, relative to the step."""
+    return f"digests/{process}.json"

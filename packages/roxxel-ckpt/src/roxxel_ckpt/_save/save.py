@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 
-from roxxel_ckpt._integrity import (
+from roxxel_ckpt._integrity import digest_files
+from roxxel_ckpt._names import STATE, listed
+from roxxel_ckpt._place.description import (
     crc_of,
-    digest_files,
+    descriptions,
     digests_file,
     sealed,
 )
-from roxxel_ckpt._names import STATE, listed
-from roxxel_ckpt._place.description import descriptions
 from roxxel_ckpt.coordination import (
     Channel,
     at_exit,

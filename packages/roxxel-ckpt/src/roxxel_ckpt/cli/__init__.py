@@ -25,9 +25,7 @@ from roxxel_store.command import (
 )
 from roxxel_store.screen import say
 
-from roxxel_ckpt._integrity import (
-    find_missing,
-)
+from roxxel_ckpt._integrity import find_missing
 from roxxel_ckpt._named_steps import (
     holds_none,
     named_folder,
