@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from roxxel_curriculum.run_log import TIMING_FIELDS
 
-    from roxxel_train._files.data import RunData, data_state
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
     from roxxel_train._step.step import ModelState
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
         SettingsDifferError,
         SilentCorruptionError,
     )
-    from roxxel_train.run_folder import RunFolder
+    from roxxel_train.run_folder import RunData, RunFolder, data_state
     from roxxel_train.trainer import Trainer
 
 __all__ = [
@@ -61,11 +60,11 @@ _HOMES = {
     "TIMING_FIELDS": "roxxel_curriculum.run_log",
     "Logger": "roxxel_train._log.logger",
     "ModelState": "roxxel_train._step.step",
-    "RunData": "roxxel_train._files.data",
+    "RunData": "roxxel_train.run_folder",
     "RunFolder": "roxxel_train.run_folder",
     "RunSummary": "roxxel_train._run.events",
     "Trainer": "roxxel_train.trainer",
-    "data_state": "roxxel_train._files.data",
+    "data_state": "roxxel_train.run_folder",
 }
 
 

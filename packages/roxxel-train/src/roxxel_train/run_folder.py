@@ -12,9 +12,15 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
+from roxxel_ckpt import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    read_description,
+)
 from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
 from roxxel_curriculum.run_log import METRICS
@@ -23,7 +29,6 @@ from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object, is_count, number
 from roxxel_store.urls import bucket_url, expanded
 
-from roxxel_train._files.data import Descriptions, RunData, begun_data
 from roxxel_train._files.log import SYSTEM_LOG
 from roxxel_train._files.mirror import fetch_run
 from roxxel_train._files.records import (
@@ -34,7 +39,10 @@ from roxxel_train._files.records import (
     LOCK,
     PROFILE,
     RECORD,
+    RECORD_OF_RUN,
+    find_record,
 )
+from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.sinks import SINKS
 from roxxel_train.columns import TIMED, Columns, read_columns
 from roxxel_train.errors import RunFolderError, RunMismatchError
@@ -43,9 +51,8 @@ from roxxel_train.starts import Followed, RunStart, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from pathlib import Path
 
-    from roxxel_ckpt import BestRule
+    from roxxel_ckpt import BestRule, Description
 
 PRIMARY = "self"
 """Name of the primary source in states, and in runs that do not name it."""
@@ -117,6 +124,27 @@ class Parent:
 
 
 @dataclass(frozen=True)
+class RunData:
+    """The data of a run, as recorded in its folder.
+
+    Attributes:
+        sources: Location of each source at the last start of the run: an absolute path,
+            a list of paths, or a URL; None for a reader that is not a `Roxxel`.
+        state: `Sampler.state` at the last step that the last start planned.
+        trained: `data_state` of the run, which determines the trained batches.
+
+    Example:
+        >>> data = RunData({"self": "web_*.rox"}, {"step": 8}, {"step": 6})
+        >>> data.state["step"]
+        8
+    """
+
+    sources: Mapping[str, str | list[str] | None]
+    state: Mapping[str, Any]
+    trained: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class LogEntry:
     """One entry of `system.log`.
 
@@ -175,7 +203,7 @@ class RunFolder:
         self.location = os.fspath(run)
         url = bucket_url(run)
         self.path = expanded(run) if url is None else fetch_run(url)
-        self._descriptions = Descriptions(self.path / CHECKPOINTS)
+        self._descriptions = _Descriptions(self.path / CHECKPOINTS)
 
     def __str__(self) -> str:
         """Return the folder or URL, as given."""
@@ -316,7 +344,7 @@ class RunFolder:
         """
         if not self._is_of_trainer:
             return None
-        return self._descriptions.data_state() or begun_data(self.path)
+        return self._descriptions.data_state() or _begun_state(self.path)
 
     def data(self) -> RunData:
         """Return the sources of the run, and the data that it has read and will read.
@@ -596,6 +624,110 @@ class RunFolder:
                 f"{path}: is not a regular file; restore the file, or remove the path"
             )
         return path
+
+
+def data_state(
+    path: str | os.PathLike[str], *, needs_checkpoint: bool = False
+) -> dict[str, Any]:
+    """Return the recorded data state of a run, from which to recompute its batches.
+
+    The state holds the seed, the versions of the corpora, the curriculum's `longest`,
+    and the trained phases. With this state a curriculum returns the batches that the
+    run has read, even if the curriculum was edited since::
+
+        sampler = curriculum.sampler(state=data_state("run"))
+
+    Args:
+        path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
+            a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
+        needs_checkpoint: Whether a run without a checkpoint is an error. A branch can
+            only start from a checkpoint.
+
+    Returns:
+        The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
+        the newest sound checkpoint, or at the start of a run that has none. Later steps
+        follow the current curriculum.
+
+    Raises:
+        FileNotFoundError: The folder does not hold a run, lacks the selected step, or
+            has no checkpoint although `needs_checkpoint` is True.
+        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
+            was not written by a trainer.
+        roxxel_ckpt.CheckpointError: All checkpoints are damaged.
+    """
+    found = parse_reference(os.fspath(path))
+    if isinstance(found.path, str):
+        found = Reference(fetch_run(found.path), found.step)
+    state = _Descriptions(found.checkpoints).data_state(found.step)
+    if state is not None:
+        return state
+    state = _begun_state(Path(found.path))
+    if state is None:
+        raise FileNotFoundError(
+            f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
+            "give the save_path of a run"
+        )
+    if needs_checkpoint:
+        raise FileNotFoundError(
+            f"{path}: holds no checkpoint; "
+            "give the folder of a run that has saved a checkpoint"
+        )
+    return state
+
+
+def _begun_state(folder: Path) -> dict[str, Any] | None:
+    """Return the data state with which a run began; None without `run.json`."""
+    record = find_record(folder / RECORD, RECORD_OF_RUN)
+    return None if record is None else record["data"]
+
+
+class _Descriptions:
+    """The descriptions of the checkpoints in a folder; each is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[int, Description] = {}
+
+    def steps(self) -> list[int]:
+        """Return the steps that the folder holds now, damaged ones too, ascending."""
+        folder = self.folder
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def of(self, step: int) -> Description:
+        """Return the description of a step; raises the errors of `read_description`."""
+        if step not in self._read:
+            self._read[step] = read_description(self.folder / str(step))
+        return self._read[step]
+
+    def data_state(self, step: int | None = None) -> dict[str, Any] | None:
+        """Return the data state at a step, or at the newest sound checkpoint, or None.
+
+        Raises:
+            CheckpointNotFoundError: The folder has no such step.
+        """
+        steps = self.steps()
+        if step is not None and step not in steps:
+            held = f"steps {', '.join(map(str, steps))}" if steps else "no step"
+            raise CheckpointNotFoundError(
+                f"{self.folder}: has no step {step}; it holds {held}"
+            )
+        damage: CheckpointDamagedError | None = None
+        for at in reversed(steps) if step is None else [step]:
+            try:
+                extra = self.of(at).extra
+            except CheckpointDamagedError as error:
+                damage = damage or error
+                continue
+            if not extra or "data" not in extra:
+                raise RunMismatchError(
+                    f"{self.folder / str(at)}: has no data state, so a trainer did "
+                    "not write this checkpoint; give the folder of a run"
+                )
+            return extra["data"]
+        if damage is not None:
+            raise damage
+        return None
 
 
 def _counts(value: Any) -> dict[str, int]:
