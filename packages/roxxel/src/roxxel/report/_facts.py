@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from roxxel_train.columns import Table
     from roxxel_train.goodput import Goodput
     from roxxel_train.run_folder import Checkpoint, LogEntry, Parent
-
-    from roxxel.config import RunConfig
 
 _LOSS_OF = "loss/"
 """Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
@@ -203,8 +203,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     checkpoints, damaged_steps = run.checkpoints()
     damaged = ["run.json"] if run.record is None else []
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
-    config = _config(run)
-    best_metric, best_step = _best(checkpoints, config)
+    config = run.config_text() or ""
+    best_metric, best_step = _best(checkpoints, run.settings)
     parent = run.parent
     first_step = _first_step(parent)
     before = {} if parent is None else parent.tokens_by_source
@@ -230,7 +230,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         command=_command(started.get("command")),
         devices=_devices(started.get("devices"), started.get("processes")),
         model=_model(run.made_by, config),
-        config=run.config_text() or "",
+        config=config,
         train=series_of(train),
         evaluations=series_of(rows.evaluations),
         clock=clock,
@@ -317,26 +317,15 @@ def _shares(
 
 
 def _best(
-    checkpoints: list[Checkpoint], config: RunConfig | None
+    checkpoints: list[Checkpoint], settings: Mapping[str, Any]
 ) -> tuple[str, int | None]:
     """Return the metric that ranks checkpoints, and the step of the best checkpoint."""
     recorded = {c.step: c.best for c in checkpoints}
     metrics = {c.step: c.metrics for c in checkpoints}
-    metric = None
-    if config is not None and not any(recorded.values()):
-        metric = config.trainer.best_metric
+    named = None if any(recorded.values()) else settings.get("best_metric")
+    metric = named if isinstance(named, str) else None
     rule = BestRule.of_folder(recorded, metric)
     return rule.metric_of(metrics.values()), next(iter(rule.ranked(metrics)), None)
-
-
-def _config(run: RunFolder) -> RunConfig | None:
-    """Return the newest config of a run; None if it is missing or invalid."""
-    from roxxel.config import used_config
-
-    try:
-        return used_config(run)
-    except ValueError:
-        return None
 
 
 def _command(words: Any) -> str:
@@ -359,11 +348,13 @@ def _devices(kinds: Any, processes: Any) -> str:
     return f"{text} in {processes} processes" if text and several else text
 
 
-def _model(made_by: str | None, config: RunConfig | None) -> str:
+def _model(made_by: str | None, config: str) -> str:
     """Return a model's function and preset, such as `roxxel.models:llama, small`."""
     made = find_object((made_by or "").encode()) or {}
-    if config is not None and config.model is not None:
-        made = {"function": config.model, "args": config.model_args}
+    with suppress(tomllib.TOMLDecodeError):
+        table = tomllib.loads(config)
+        if "model" in table:
+            made = {"function": table["model"], "args": table.get("model_args")}
     args: Any = made.get("args")
     preset = args.get("preset") if isinstance(args, Mapping) else None
     return ", ".join(str(word) for word in (made.get("function"), preset) if word)
