@@ -6,8 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from roxxel_format import ShardError, TokenReader
+
 from roxxel_curriculum._bind.sources import at_versions, checked_readers
-from roxxel_curriculum._bind.unread import Unread
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
 from roxxel_curriculum._plan.solution import Declaration, Skip, Solution, Source
@@ -20,7 +22,7 @@ from roxxel_curriculum.state import drawn_sources, order_name, recorded_phases
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roxxel_format import TokenReader
+    import numpy.typing as npt
 
     from roxxel_curriculum._plan.solution import ResolvedPhase
 
@@ -111,10 +113,57 @@ def _check_kept(past: Solution, present: Solution, seeds: tuple[int, int]) -> No
         raise StateMismatch(found, step)
 
 
+class _Unread(TokenReader):
+    """A source known only by a state; to read its tokens or documents is an error."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._entry = entry
+
+    @property
+    def num_tokens(self) -> int:
+        return self._entry["tokens"]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self._entry["dtype"])
+
+    @property
+    def tokenizer(self) -> str | None:
+        return self._entry["tokenizer"]
+
+    @property
+    def fingerprint(self) -> str:
+        return self._entry["fingerprint"]
+
+    @property
+    def unit(self) -> int | None:
+        return self._entry.get("unit")
+
+    @property
+    def _document_ends(self) -> npt.NDArray[np.int64]:
+        raise self._error()
+
+    def read(
+        self,
+        starts: npt.ArrayLike,
+        length: int,
+        dtype: npt.DTypeLike | None = None,
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        del starts, length, dtype, out
+        raise self._error()
+
+    def _error(self) -> ShardError:
+        return ShardError(
+            f"source {self._entry['name']!r} has no reader here, which its tokens and "
+            "documents need; give `sources` to `recorded_sampler`"
+        )
+
+
 def _recorded_source(entry: Mapping[str, Any]) -> Source:
     return Source(
         entry["name"],
-        Unread(entry),
+        _Unread(entry),
         Policy(**entry["policy"]),
         order_name(entry),
         unit=entry.get("unit", 1),
