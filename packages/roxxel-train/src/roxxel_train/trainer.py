@@ -271,7 +271,7 @@ class Trainer:
 
         For trained steps, the plan shows the data that the run has read.
         """
-        return self._session.state.plan()
+        return self.sampler.plan()
 
     def preflight(self) -> Preflight:
         """Compile for every phase; return time, memory, disk space and problems.
@@ -317,7 +317,7 @@ class Trainer:
                 *self.logger.sink_problems(),
             ],
             [
-                *state.plan().notes_on_sources,
+                *self.plan().notes_on_sources,
                 *state.held_out.notes,
                 *self._session.warnings,
                 *self._session.notes,

@@ -393,7 +393,7 @@ class Session:
         """Restore the state, and log the start."""
         state, log, sampler = self.state, self.log, self.state.sampler
         start = state.restore()
-        self._plan = plan = state.plan()
+        self._plan = plan = sampler.plan()
         self._start = start
         origin = None if state.origin is None else state.origin.record
         seconds = time.perf_counter() - self._began_s

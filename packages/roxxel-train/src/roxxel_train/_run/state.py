@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from flax import nnx
     from jax.sharding import Mesh
     from roxxel_ckpt.contents import Files
-    from roxxel_curriculum import Curriculum, Plan
+    from roxxel_curriculum import Curriculum
 
     from roxxel_train._files.own_folder import OwnFolder
     from roxxel_train._log.logger import Logger
@@ -155,10 +155,6 @@ class RunState:
         """Path or URL of the run; None if the run writes no files."""
         return None if self.folder is None else self.folder.location
 
-    def plan(self) -> Plan:
-        """Return the curriculum's plan; for trained steps, what the run has read."""
-        return self.curriculum.plan(self.sampler.seed, self._past.data)
-
     @property
     def first_step(self) -> int:
         """Updates done before the run: the step at which a branch begins, or 0."""
@@ -250,10 +246,11 @@ class RunState:
             if self.step:
                 extra = self.checkpointer.extra or {}
                 # Another program may have continued the run since the constructor ran.
-                try:
-                    self.sampler.check(extra["data"])
-                except StateMismatch as error:
-                    raise self._past.mismatch(error) from error
+                if extra["data"] != self._past.data:
+                    try:
+                        self.sampler.check(extra["data"])
+                    except StateMismatch as error:
+                        raise self._past.mismatch(error) from error
                 if jax.process_index() == 0:  # Only this process knows a new id.
                     check_owner(self._record, extra.get("run"), self.step, self._name)
                 self.held_out.check(extra.get("held_out", {}), self._name)
