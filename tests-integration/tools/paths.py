@@ -1,4 +1,4 @@
-"""Counts the modules whose functions run for a batch, a save, a restore or a command.
+"""Counts the modules whose functions run for a batch, a save, a start or a command.
 
     python tests-integration/tools/paths.py
 
@@ -6,6 +6,11 @@ prints each trip as `trips.py` counts it, and its modules in the order of their 
 calls. Each action runs once before, so that nothing is loaded, compiled or opened for
 the first time. The commands `ls`, `report` and `replay`, which is refused, ask the
 folder of a small run.
+
+A start is counted in two parts. The first is `load_config` and `make_trainer`, which
+read the config, the corpora, the model's module and, at a second start, the newest
+checkpoint. The second is a resume: `Trainer.run` restores the state and logs the start.
+What follows, compilation and steps, is counted in neither.
 """
 
 from __future__ import annotations
@@ -22,11 +27,13 @@ import jax
 import optax
 from flax import nnx
 from roxxel.cli import main as command
+from roxxel.config import load_config, make_trainer
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_format._read import line
 from roxxel_loader import device_stream
+from roxxel_train._run.session import Session
 
 sys.path.append(str(Path(__file__).parents[1]))
 from buckets import running_bucket
@@ -59,6 +66,7 @@ def main() -> dict[str, Trip]:
         paths = {
             "a batch": batch(calls, Path(folder)),
             **saved_and_restored(calls, Path(folder) / "checkpoints", ""),
+            **starts(calls, Path(folder) / "begun"),
             **commands(calls, Path(folder) / "asked"),
         }
         with running_bucket(Path(folder)):
@@ -94,13 +102,42 @@ def batch(calls: Calls, folder: Path) -> Trip:
     return trip
 
 
-def commands(calls: Calls, folder: Path) -> dict[str, Trip]:
-    """Return the trips of commands that ask a run of three steps, the second time."""
+def declared(folder: Path) -> Path:
+    """Return the config of a run of three steps; its corpus and model lie beside."""
     folder.mkdir()
     Roxxel(folder / "corpus.rox").write([range(40)] * 40, vocab_size=64)
     (folder / "paths_model.py").write_text(MODEL)
-    config, run = folder / "run.toml", str(folder / "run")
+    config = folder / "run.toml"
     config.write_text(CONFIG)
+    return config
+
+
+def starts(calls: Calls, folder: Path) -> dict[str, Trip]:
+    """Return the trips of a start and of a second start, each the second time."""
+    config = declared(folder)
+    found: dict[str, Trip] = {}
+    restore = Session._restore  # pyright: ignore[reportPrivateUsage] - up to a step
+
+    def recorded(session: Session) -> None:
+        with calls.recorded() as found["a resume"]:
+            restore(session)
+
+    with contextlib.redirect_stderr(io.StringIO()):
+        make_trainer(load_config(config))
+        with calls.recorded() as found["a TOML file to a Trainer"]:
+            trainer = make_trainer(load_config(config))
+        trainer.run(until=2)
+        make_trainer(load_config(config))
+        with calls.recorded() as found["a second start"]:
+            trainer = make_trainer(load_config(config))
+        with mock.patch.object(Session, "_restore", recorded):
+            trainer.run()
+    return found
+
+
+def commands(calls: Calls, folder: Path) -> dict[str, Trip]:
+    """Return the trips of commands that ask a run of three steps, the second time."""
+    config, run = declared(folder), str(folder / "run")
     refused = ["replay", run, "--without", "self:39"]
     words = {"ls": ["ls", run], "report": ["report", run], "a refused replay": refused}
     found: dict[str, Trip] = {}
