@@ -166,7 +166,8 @@ class Restorer:
             }
             # Small ones first: those that share a file come in few calls.
             by_size = dict(sorted(sizes.items(), key=operator.itemgetter(1)))
-            for group in in_groups(by_size, orbax.BYTES_AT_ONCE):
+            at_once = max(orbax.BYTES_AT_ONCE, sum(sizes.values()) // 100)
+            for group in in_groups(by_size, at_once):
                 wanted = {source: targets[source] for source in group}
                 stored = orbax.read_arrays(files.directory, wanted)
                 for source in group:
