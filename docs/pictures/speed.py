@@ -1,6 +1,6 @@
 """Draws the chart of README.md: `python docs/pictures/speed.py [FOLDER]`.
 
-The bars are the first column of the table "million tokens/s to numpy" of
+The bars are the first column of the table "million tokens/s to `jax.Array`" of
 docs/benchmarks.md, so the chart cannot say other numbers than the page. It writes
 `speed.svg`, and `speed-dark.svg` for a dark page.
 """
@@ -18,7 +18,7 @@ NAMES = {
     "litdata": "litData",
     "grain, memory map": "grain, over a memory map",
 }
-_TABLE = re.compile(r"\| million tokens/s to numpy.*?\n\n", re.DOTALL)
+_TABLE = re.compile(r"\| million tokens/s to `jax.*?\n\n", re.DOTALL)
 _ROW = re.compile(r"^\| ([^|]+) \| (\d+) \|", re.MULTILINE)
 _BAR = """\
   <text x="0" y="{text}" fill="{ink}">{name}</text>
@@ -58,7 +58,7 @@ def drawing(of: dict[str, int], ink: str) -> str:
         'font-size="14">\n'
         "  <title>Million tokens a second, read in a shuffled order</title>\n"
         f'  <text x="0" y="16" font-size="15" font-weight="600" fill="{ink}">'
-        "Million tokens a second, shuffled, to numpy</text>\n"
+        "Million tokens a second, shuffled, to jax.Array</text>\n"
         f'  <text x="0" y="35" font-size="12" fill="{ink}" opacity="0.75">'
         "batches of 16 x 1025, warm pages, two cores; longer is better</text>\n"
         f"{bars}</svg>\n"
