@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import pytest
-from roxxel_store.urls import absolute, url_of
+from roxxel_store.urls import UrlError, absolute, url_of
 
 
 @pytest.mark.parametrize("path", ["wiki_*.rox", "/data/a?b", Path("s3") / "x", "a:b/c"])
@@ -44,7 +44,7 @@ def test_a_url_that_lost_a_slash_is_refused(path: str | PurePosixPath) -> None:
 def test_a_url_that_cannot_be_used_is_refused_with_the_way_out(
     url: str, named: str
 ) -> None:
-    with pytest.raises(ValueError, match=named) as refused:
+    with pytest.raises(UrlError, match=named) as refused:
         url_of(url)
 
     assert "secret" not in str(refused.value)

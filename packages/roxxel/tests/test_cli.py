@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -186,6 +187,31 @@ def test_format_is_passed_through(
     shown = capsys.readouterr().err
     assert shown.startswith("roxxel format: ")
     assert "missing.rox: no such file or folder" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["ls", "s3://bucket"], "s3://bucket/run"),
+        (["report", "gcs://bucket/run"], "gs://"),
+        (["diff", "runs/a", "file:///runs/b"], "s3://"),
+        (["quickstart", "--out", "s3://bucket/run"], "s3:/bucket/run: .* --out"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_sentence(
+    words: list[str],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "runs" / "a" / "checkpoints").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    assert main(words) == 1
+
+    assert re.fullmatch(f"roxxel: .*{named}.*\n", capsys.readouterr().err)
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
 
 
 def test_a_folder_of_somebody_else_is_one_sentence(

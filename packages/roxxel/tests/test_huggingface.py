@@ -228,6 +228,18 @@ def test_a_large_model_is_written_as_several_files(
         export_model(model, tmp_path / "hf")
 
 
+def test_a_url_is_no_folder_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = Llama(PLAIN, rngs=nnx.Rngs(0))
+
+    for url in ("s3://bucket/hf", "gs:/bucket/hf"):
+        with pytest.raises(ValueError, match=f"{url}: write to a folder on a disk"):
+            export_model(model, url)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_weights_of_another_model_are_refused_with_the_keys_to_write(
     tmp_path: Path,
 ) -> None:

@@ -25,6 +25,18 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _EXAMPLE = "s3://bucket/wiki_*.rox"
 
 
+class UrlError(ValueError):
+    """A text is no URL that can be used here; the message says what to give.
+
+    Example:
+        >>> try:
+        ...     url_of("s3://bucket")
+        ... except UrlError as error:
+        ...     print(str(error).partition(";")[0])
+        s3://bucket: names no object or folder in a bucket
+    """
+
+
 def url_of(
     path: str | os.PathLike[str], name: str = "", example: str = _EXAMPLE
 ) -> str | None:
@@ -36,7 +48,7 @@ def url_of(
         example: A good URL, for messages.
 
     Raises:
-        ValueError: As for `checked_url`, or `pathlib` has turned a URL into a path.
+        UrlError: As for `checked_url`, or `pathlib` has turned a URL into a path.
 
     Example:
         >>> url_of("s3://bucket/wiki/"), url_of("/data/wiki/")
@@ -48,7 +60,7 @@ def url_of(
     scheme, _, rest = text.partition(":/")
     if scheme in SCHEMES:
         given = f"{name}={text!r}" if name else text
-        raise ValueError(
+        raise UrlError(
             f"{given}: is a URL that has lost a slash, as in `pathlib.Path`; give "
             f"{scheme}://{rest.lstrip('/')} as text"
         )
@@ -63,7 +75,7 @@ def bucket_url(path: str | os.PathLike[str], name: str = "") -> str | None:
         name: The argument that holds the path, for messages.
 
     Raises:
-        ValueError: The URL is of a web server, or as for `url_of`.
+        UrlError: The URL is of a web server, or as for `url_of`.
 
     Example:
         >>> bucket_url("s3://bucket/run/"), bucket_url("runs/first")
@@ -71,7 +83,7 @@ def bucket_url(path: str | os.PathLike[str], name: str = "") -> str | None:
     """
     url = url_of(path, name, "s3://bucket/run/checkpoints")
     if url is not None and url.startswith(("http://", "https://")):
-        raise ValueError(
+        raise UrlError(
             f"{url}: a web server cannot hold checkpoints; give a path, or a URL that "
             "begins with s3://, gs:// or az://"
         )
@@ -95,7 +107,7 @@ def located(path: str | os.PathLike[str], name: str = "") -> Path | str:
     """Return what a user gave: a checked URL as text, or an expanded path.
 
     Raises:
-        ValueError: As for `url_of`.
+        UrlError: As for `url_of`.
 
     Example:
         >>> located("s3://bucket/wiki/"), located("data") == Path("data")
@@ -110,7 +122,7 @@ def absolute(path: str | os.PathLike[str], name: str = "") -> str:
     A slash at the end stays, because it marks a folder even if none exists.
 
     Raises:
-        ValueError: As for `url_of`.
+        UrlError: As for `url_of`.
 
     Example:
         >>> absolute("s3://bucket/wiki/"), absolute("/data/wiki/")
@@ -137,7 +149,7 @@ def is_url(text: str) -> bool:
 def check_on_disk(
     path: str,
     remedy: str | Callable[[], str],
-    error: Callable[[str], Exception] = ValueError,
+    error: Callable[[str], Exception] = UrlError,
 ) -> None:
     """Raise an error for a URL, where only a path on a disk can be used.
 
@@ -150,15 +162,15 @@ def check_on_disk(
     Example:
         >>> check_on_disk("/data/a.bin", "copy it to a disk first")
     """
-    if is_url(path):
+    if is_url(path) or path.partition(":/")[0] in SCHEMES:  # `Path` drops a slash.
         said = remedy if isinstance(remedy, str) else remedy()
         raise error(f"{path}: {said}")
 
 
 def check_writable(url: str) -> None:
-    """Raise ValueError for the URL of a web server."""
+    """Raise UrlError for the URL of a web server."""
     if url.startswith(("http://", "https://")):
-        raise ValueError(
+        raise UrlError(
             f"{url}: a web server is read-only; write to a folder on a disk, or to a "
             "bucket (s3://, gs://, az://)"
         )
@@ -170,31 +182,31 @@ def checked_url(url: str, example: str = _EXAMPLE) -> str:
     `example` is a good URL, for messages.
 
     Raises:
-        ValueError: The scheme is unknown, the key is missing, or the URL has a query or
+        UrlError: The scheme is unknown, the key is missing, or the URL has a query or
             a password. The message leaves these out.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}://" for each in SCHEMES)
-        raise ValueError(
+        raise UrlError(
             f"{scheme[:20]}://: unknown kind of URL; known kinds are {known}"
         )
     host, _, key = rest.partition("/")
     # A password may hold slashes, so nothing of a suspicious URL is shown.
     is_host = _HOST if scheme in {"http", "https"} else _BUCKET
     if not is_host.fullmatch(host) or "?" in key or "#" in key:
-        raise ValueError(
+        raise UrlError(
             f"{scheme}://...: the URL has a password, a query, a fragment, or a "
             "character that no bucket's name has; remove it, and pass credentials in "
             "the environment"
         )
     if not host or not key.strip("/"):
-        raise ValueError(
+        raise UrlError(
             f"{url}: names no object or folder in a bucket; pass a URL such as "
             f"{example}"
         )
     if not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/")):
-        raise ValueError(
+        raise UrlError(
             f'{url}: has an empty part, "." or ".." in its path; write the path '
             "without it"
         )

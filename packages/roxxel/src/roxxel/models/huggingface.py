@@ -22,6 +22,7 @@ from roxxel_store import missing_extra, published
 from roxxel_store.errors import reason_of
 from roxxel_store.files import matches_in, open_file, read_file
 from roxxel_store.records import MAX_BYTES, find_object, parse_object
+from roxxel_store.urls import check_on_disk
 
 from roxxel.models._layers import frequencies
 from roxxel.models._llama import Llama
@@ -135,9 +136,10 @@ def export_model(
 
     Raises:
         FileExistsError: The folder holds files.
-        ValueError: No class of transformers computes this model.
+        ValueError: `folder` is a URL, or no class of transformers computes this model.
         ModuleNotFoundError: The extra `hf` is not installed.
     """
+    check_on_disk(os.fspath(folder), "write to a folder on a disk, and copy that")
     safetensors = _library("writing weights", "safetensors.flax")
     config, folder = model.config, Path(folder)
     _ = _architecture_of(config)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum import Phase, Schedule
 from roxxel_store.locks import open_lock, try_lock
 from roxxel_store.output import replace_file
+from roxxel_store.urls import check_on_disk
 from roxxel_train import RunFolder
 
 from roxxel.config import (
@@ -129,7 +130,7 @@ class QuickstartFolder:
         path: The folder; it need not exist.
 
     Raises:
-        QuickstartError: The path is a file, or the folder has other content.
+        QuickstartError: The path is a URL or a file, or the folder has other content.
 
     >>> from pathlib import Path
     >>> QuickstartFolder(Path("new")).config() is None
@@ -137,6 +138,8 @@ class QuickstartFolder:
     """
 
     def __init__(self, path: Path) -> None:
+        remedy = "a quickstart needs a folder on a disk; give another --out"
+        check_on_disk(str(path), remedy, QuickstartError)
         self.path = path
         self.staged = path / _STAGED
         if path.exists() and not path.is_dir():
