@@ -511,6 +511,17 @@ def test_an_interrupt_while_progress_is_told_skips_no_step() -> None:
     batches.close()
 
 
+def test_an_error_of_the_progress_function_ends_the_iteration() -> None:
+    def fail(done: int, _: int | None) -> None:
+        raise OSError(f"no terminal at {done}")
+
+    batches = iter(Dataloader(RangeDataset(8), 2, progress=fail))
+
+    with pytest.raises(OSError, match="no terminal at 1"):
+        next(batches)
+    assert list(batches) == []
+
+
 def test_any_executor_loads_items() -> None:
     with ThreadPoolExecutor(2) as executor:
         loader = Dataloader(RangeDataset(20).map(operator.neg), 6, executor=executor)

@@ -166,8 +166,8 @@ class BatchIterator(Generic[B]):
 
     Several threads may share an iterator: `next()` returns each batch to one thread.
 
-    If making a batch fails, the `next()` that would return the batch raises the error.
-    The error ends the iteration.
+    If making a batch or telling the progress fails, the `next()` that would return the
+    batch raises the error. The error ends the iteration.
 
     After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the batch of
     the same step. Two kinds of interrupts are different: an interrupt while a stream
@@ -262,7 +262,11 @@ class BatchIterator(Generic[B]):
             pairs = zip(self._stages_s, stages_s, strict=True)
             self._stages_s = tuple(total + more for total, more in pairs)
             if self._progress is not None:
-                self._progress(self.step + 1, self.stop)
+                try:
+                    self._progress(self.step + 1, self.stop)
+                except Exception:
+                    self.close()
+                    raise
             # Last, so that the next call notices a batch that an interrupt lost.
             self.step += 1
             return batch
