@@ -15,7 +15,7 @@ import time
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from roxxel_format import Roxxel
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum.curriculum import Curriculum
     from roxxel_curriculum.sampler import Sampler
+    from roxxel_curriculum.steps import StepIterator
 
 METRICS = "metrics.jsonl"
 """The log's name in the folder of a run."""
@@ -252,15 +253,6 @@ class RunLog:
             raise self._file.failure
 
 
-class _Steps(Protocol):
-    """The part of a `StepIterator` that a log needs."""
-
-    curriculum: Curriculum
-    sampler: Sampler
-
-    def state(self) -> dict[str, Any]: ...
-
-
 class StepLog:
     """The log of a run whose trainer reports digest and loss of a step separately.
 
@@ -291,7 +283,7 @@ class StepLog:
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,
-        steps: _Steps | None = None,
+        steps: StepIterator | None = None,
         *,
         checkpoints: str | None = None,
         writes: bool = True,

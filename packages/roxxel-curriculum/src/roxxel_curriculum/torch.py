@@ -11,7 +11,7 @@ pinned memory are those of `torch.utils.data.DataLoader`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from roxxel_store import modules_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from roxxel_curriculum.sampler import Sampler
+    from roxxel_curriculum.steps import StepIterator
 
 __all__ = ["RankSteps", "Steps", "gather_digest", "next_token_labels", "step_loader"]
 
@@ -197,14 +198,6 @@ def _ints(tensor: Any) -> list[int]:
     return tensor.tolist()
 
 
-class _Steps(Protocol):
-    """The part of a `StepIterator` that the ranks need."""
-
-    sampler: Sampler
-    share: Share
-    step: int
-
-
 class RankSteps:
     """The columns of the steps to come, for one rank of a trainer, and their digests.
 
@@ -224,7 +217,7 @@ class RankSteps:
         (torch.Size([2, 8]), 1)
     """
 
-    def __init__(self, steps: _Steps, num_workers: int = 0) -> None:
+    def __init__(self, steps: StepIterator, num_workers: int = 0) -> None:
         self._steps, self._num_workers = steps, num_workers
         self._group: Any = None
         self._last: Any = None  # the last column of the newest step
