@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Withdrawal
     from roxxel_train import RunFolder
 
-REMEDY = (
-    "train runs by `roxxel train CONFIG`, or give branch_from= and without= in the "
-    "program"
-)
+REMEDY = "train with `roxxel train CONFIG`, whose runs can be trained again"
 
 
 def config_of_program(
