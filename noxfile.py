@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import dropwhile
@@ -194,10 +195,16 @@ nox.needs_version = ">=2026.10"
 # Tests start hundreds of programs. Without the bytecode of their imports, each would
 # compile 1 200 modules before its first line.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# What one session compiles serves the others, and nothing that an earlier run left.
+PROGRAMS = tempfile.TemporaryDirectory(prefix="roxxel-programs-")
+os.environ.setdefault("ROXXEL_TEST_PROGRAMS", PROGRAMS.name)
 nox.options.default_venv_backend = "uv"
 # A session without its interpreter must not look like a session that passed.
 # `nox --no-error-on-missing-interpreters` lists it as skipped instead.
 nox.options.error_on_missing_interpreters = True
+
+# Environments of this run of nox, as sessions made them.
+EARLIER: list[Path] = []
 
 
 def has_own_environment(session: nox.Session) -> bool:
@@ -230,6 +237,22 @@ def sync(session: nox.Session, *arguments: str) -> None:
         },
         external=True,
     )
+    lend_bytecode(Path(session.virtualenv.location))
+
+
+def lend_bytecode(environment: Path) -> None:
+    """Link what an earlier session has compiled of the libraries that both have.
+
+    All processes of a session begin at once, and each would compile what it imports.
+    Python compiles again where a link does not belong to the file that lies there.
+    """
+    for path in EARLIER[-1].rglob("*.pyc") if EARLIER else ():
+        folder = environment / path.parent.relative_to(EARLIER[-1])
+        source = folder.parent / f"{path.name.partition('.')[0]}.py"
+        if source.exists() and not (folder / path.name).exists():
+            folder.mkdir(exist_ok=True)
+            os.link(path, folder / path.name)
+    EARLIER.append(environment)
 
 
 def with_members(package: str) -> Sequence[str]:

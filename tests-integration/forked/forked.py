@@ -11,7 +11,7 @@ of a program. A test about a start itself uses `subprocess`.
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import inspect
 import os
 import socket
@@ -126,47 +126,63 @@ def run(
     return done
 
 
-@cache
 def commands() -> Path:
     """Return a folder of commands: `python`, and the programs of this workspace.
 
     A shell that finds them first on its PATH starts forks, and so does every program
     that starts another one by the `sys.executable` of such a fork.
     """
-    folder = _warm() / "bin"
-    programs = Path(sys.executable).parent
-    interpreter = f"import sys; sys.path.insert(0, {str(HERE)!r}); import asking"
-    address = str(_warm() / "socket")
-    names = ["python", "python3"] + [
-        each.name
-        for each in entry_points(group="console_scripts")
-        if each.value.startswith("roxxel")
-    ]
-    folder.mkdir()
-    for name in names:
-        path = folder / name
-        path.write_text(
-            f"#!{sys.executable} -IS\n{interpreter}\n"
-            f"asking.main({address!r}, {str(programs)!r})\n"
-        )
-        path.chmod(0o755)
-    return folder
+    return _warm() / "bin"
 
 
 @cache
 def _warm() -> Path:
-    """Start the warm process of this process; return its folder, with its socket."""
-    folder = Path(tempfile.mkdtemp(prefix="forked-", dir=TEMPORARY))
+    """Return the folder of the warm process: its socket and commands.
+
+    All workers of a test run have one, which the first of them starts.
+    """
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    run = os.getppid() if is_worker else os.getpid()
+    folder = Path(TEMPORARY) / f"forked-{run}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "bin").exists():
+            _start(folder, run)
+            _write_commands(folder)
+    return folder
+
+
+def _start(folder: Path, run: int) -> None:
+    """Start the warm process in its folder; it ends with the process `run`."""
     start = f"import sys; sys.path.insert(1, {str(HERE)!r}); import warm; warm.serve()"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen(128)
         process = subprocess.Popen(
-            [sys.executable, "-c", start, folder, str(listener.fileno())],
+            [sys.executable, "-c", start, folder, str(listener.fileno()), str(run)],
             # JAX reads its variables as it is imported.
             env={n: v for n, v in os.environ.items() if not n.startswith("JAX_")},
             pass_fds=[listener.fileno()],
-            stdin=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
         )
-    atexit.register(process.communicate)  # it ends with its stdin
-    return folder
+    process.returncode = 0  # nobody waits: it may live longer than this process
+
+
+def _write_commands(folder: Path) -> None:
+    programs = Path(sys.executable).parent
+    interpreter = f"import sys; sys.path.insert(0, {str(HERE)!r}); import asking"
+    address = str(folder / "socket")
+    names = ["python", "python3"] + [
+        each.name
+        for each in entry_points(group="console_scripts")
+        if each.value.startswith("roxxel")
+    ]
+    (folder / "bin").mkdir()
+    for name in names:
+        path = folder / "bin" / name
+        path.write_text(
+            f"#!{sys.executable} -IS\n{interpreter}\n"
+            f"asking.main({address!r}, {str(programs)!r})\n"
+        )
+        path.chmod(0o755)

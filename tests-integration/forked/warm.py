@@ -2,8 +2,8 @@
 
 It has made no device. A fork runs its program as `__main__` with its own arguments,
 environment, folder, open files and warnings, and ends as an interpreter ends. It has
-the process group and the limits of the warm process. The warm process ends with its
-stdin, and kills a fork whose asker is gone.
+the process group and the limits of the warm process. The warm process ends with the
+test run, and kills a fork whose asker is gone.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asking import NUMBER
+from compilation import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,6 +101,7 @@ def serve() -> None:
                     if not each.name.endswith(NOT_OURS):
                         importlib.import_module(each.name)
     with suppress(ModuleNotFoundError):
+        write_whole()
         # Only process 0 of a run may write to JAX's cache of programs. Each other one
         # would compile 50 programs for its own device at every start.
         compiler: Any = importlib.import_module("jax._src.compiler")
@@ -108,8 +110,8 @@ def serve() -> None:
     set_by_imports = {n: v for n, v in os.environ.items() if n not in before}
     of_imports = [each for each in standing if each not in defaults]
     gc.freeze()
-    folder, listener = sys.argv[1:]
-    asked = _next_fork(socket.socket(fileno=int(listener)))
+    folder, listener, run = sys.argv[1:]
+    asked = _next_fork(socket.socket(fileno=int(listener)), os.pidfd_open(int(run)))
     if asked is None:
         shutil.rmtree(folder)
         return
@@ -118,14 +120,15 @@ def serve() -> None:
     _run(asked, (of_imports, defaults))
 
 
-def _next_fork(listener: socket.socket) -> Asked | None:
-    """Fork at each request. Return the request in the fork, and None at the end."""
+def _next_fork(listener: socket.socket, run: int) -> Asked | None:
+    """Fork at each request. Return it in the fork, and None at the end of the run."""
     with selectors.DefaultSelector() as ready, listener:
-        for source in (sys.stdin, listener):
+        for source in (run, listener):
             ready.register(source, selectors.EVENT_READ)
         while True:
             for key, _ in ready.select():
-                if key.fileobj is sys.stdin:
+                if key.fileobj == run:
+                    _kill_all(ready)
                     return None
                 if key.fileobj is listener:
                     asked = _answer(listener.accept()[0], ready)
@@ -181,6 +184,13 @@ def _end(key: selectors.SelectorKey, ready: selectors.BaseSelector) -> None:
         ready.unregister(link)
     with link, suppress(OSError):
         link.send(status.to_bytes(NUMBER, "little"))
+
+
+def _kill_all(ready: selectors.BaseSelector) -> None:
+    """Kill the forks whose askers went with the run."""
+    for key in ready.get_map().values():
+        if isinstance(key.fileobj, socket.socket) and key.data:
+            signal.pidfd_send_signal(key.data, signal.SIGKILL)
 
 
 def _open_files(files: Mapping[int, int]) -> None:

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from compilation import QUICK_COMPILATION, share_compilations
+from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
 from flushes import nothing_waits_for_the_disk
 
 # Before JAX looks: some tests need several devices, the others take one of them.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Share compiled programs between the tests of this run."""
-    share_compilations(tmp_path_factory.mktemp("compiled"))
+    share_compilations(folder_of_programs(tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compilation import QUICK_COMPILATION, share_compilations
+from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
 from flushes import nothing_waits_for_the_disk
 
 # Before JAX looks.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session", autouse=True)
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Share compiled programs between the tests of this run and their programs."""
-    shared = share_compilations(tmp_path_factory.mktemp("compiled"))
+    shared = share_compilations(folder_of_programs(tmp_path_factory.getbasetemp()))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in shared.items():
             patch.setenv(name, value)
