@@ -8,7 +8,7 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from roxxel_store.arguments import as_integer
-from roxxel_store.urls import DEFAULT_TIMEOUT_S
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute
 
 from roxxel_format._read.cached import CachedFiles
 from roxxel_format._read.columns import item_text
@@ -19,7 +19,7 @@ from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.input_totals import input_totals
 from roxxel_format._spec.tables import unit_of
 from roxxel_format._store.cache_folder import cache_path, cache_size
-from roxxel_format._store.corpus_name import Filepath, absolute, name_to_write
+from roxxel_format._store.corpus_name import Filepath, name_to_write
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
 from roxxel_format._write.driver import CorpusWrite
@@ -710,9 +710,7 @@ class Roxxel(TokenReader):
             OSError: A file cannot be read or written.
         """
         lazy = self._lazy
-        path = absolute(target)
-        assert isinstance(path, str)  # noqa: S101 - one path gives one path
-        return copy_corpus(lazy.filepath, path, exist, lazy.timeout_s, progress)
+        return copy_corpus(lazy.filepath, target, exist, lazy.timeout_s, progress)
 
     def adopt(
         self, *, progress: Callable[[int, int], None] | None = None

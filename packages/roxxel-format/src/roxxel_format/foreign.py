@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_store.files import read_file
-from roxxel_store.patterns import is_pattern, matches_of
+from roxxel_store.files import matches_of, read_file
+from roxxel_store.urls import absolute, is_pattern
 
 from roxxel_format._read.foreign_files import (
     parse_datatrove,
@@ -44,7 +44,6 @@ from roxxel_format._read.separators import (
     with_separator,
 )
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute
 from roxxel_format.errors import ShardError
 from roxxel_format.token_reader import TokenReader, sampled_fingerprint
 
@@ -493,7 +492,7 @@ def _shown(filepath: Filepath) -> str:
     return f"{named[0]!r} and {more} more" if more else repr(named[0])
 
 
-def _one_path(path: str | os.PathLike[str]) -> str:
+def _one_path(path: Filepath) -> str:
     found = absolute(path)
     if not isinstance(found, str):
         raise TypeError(f"path is {path!r}; pass the path of one .bin file")

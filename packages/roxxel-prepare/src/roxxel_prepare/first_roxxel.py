@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import ShardError
-from roxxel_store.patterns import matches_of
+from roxxel_store.files import matches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

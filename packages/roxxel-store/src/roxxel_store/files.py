@@ -6,7 +6,8 @@ A file has a hidden draft name until it is flushed to the disk, and is then rena
 Opening a named pipe waits for a writer, and a device may have no end. So whatever reads
 a file by a path that somebody gave opens the file here.
 
-`in_parallel` works on many files or objects at the same time.
+`matches_of` finds what a pattern such as `wiki_*.rox` names, in order. `in_parallel`
+works on many files or objects at the same time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
+from roxxel_store.urls import below_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
@@ -29,6 +32,7 @@ DRAFT_SUFFIX = ".partial"
 THREADS = 16
 """Files or objects on which `in_parallel` works at the same time."""
 _WILDCARD = re.compile(r"[*?[]")
+_DIGITS = re.compile(r"([0-9]+)")
 _DRAFT = re.compile(rf"\.(.*?)(?:~[0-9a-f]{{8}})?{re.escape(DRAFT_SUFFIX)}", re.DOTALL)
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
 _KINDS = {
@@ -228,6 +232,38 @@ def _matches(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
             yield from _matches(path, rest)
         else:
             yield path
+
+
+def matches_of(pattern: str) -> tuple[str, list[str]]:
+    """Return the folder in which a pattern begins, and what matches it.
+
+    The matches are the visible files and folders, in natural order.
+    """
+    folder, rest = below_folder(pattern)
+    return str(folder), visible(matches_in(folder, rest))
+
+
+def visible(paths: Iterable[Path]) -> list[str]:
+    """Return the visible paths in natural order."""
+    return in_natural_order(
+        str(path) for path in paths if not path.name.startswith(".")
+    )
+
+
+def in_natural_order(paths: Iterable[str]) -> list[str]:
+    """Return paths, sorted; digits in names compare as numbers.
+
+    Example:
+        >>> in_natural_order(["a_10", "a_9"])
+        ['a_9', 'a_10']
+    """
+
+    def key(path: str) -> tuple[list[int | str], str]:
+        # Every second part is a run of digits.
+        parts = enumerate(_DIGITS.split(path))
+        return [int(part) if index % 2 else part for index, part in parts], path
+
+    return sorted(paths, key=key)
 
 
 def _exists(path: Path, *, is_folder: bool) -> bool:

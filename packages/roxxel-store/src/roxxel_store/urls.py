@@ -2,18 +2,21 @@
 
 `url_of` decides which of the two it is, and checks the URL. `expanded` finds the home
 folder in a path. `located` and `absolute` do both. Call one of them where the path
-enters a package, once.
+enters a package, once. `is_pattern` tells a pattern from the name of a file.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    OnePath: TypeAlias = str | os.PathLike[str]
 
 SCHEMES = ("s3", "gs", "az", "https", "http")
 DEFAULT_TIMEOUT_S = 60.0
@@ -116,24 +119,73 @@ def located(path: str | os.PathLike[str], name: str = "") -> Path | str:
     return url_of(path, name) or expanded(path)
 
 
-def absolute(path: str | os.PathLike[str], name: str = "") -> str:
+@overload
+def absolute(path: OnePath, name: str = "") -> str: ...
+@overload
+def absolute(
+    path: OnePath | Sequence[OnePath], name: str = ""
+) -> str | tuple[str, ...]: ...
+def absolute(
+    path: OnePath | Sequence[OnePath], name: str = ""
+) -> str | tuple[str, ...]:
     """Return the text that names the same place from any working directory.
 
-    A slash at the end stays, because it marks a folder even if none exists.
+    A slash at the end stays, because it marks a folder even if none exists. For several
+    paths, returns one text for each.
 
     Raises:
+        TypeError: It is neither a path nor several.
+        ValueError: A path is empty.
         UrlError: As for `url_of`.
 
     Example:
-        >>> absolute("s3://bucket/wiki/"), absolute("/data/wiki/")
-        ('s3://bucket/wiki', '/data/wiki/')
+        >>> absolute("s3://bucket/wiki/"), absolute(["/data/a", "/data/b/"])
+        ('s3://bucket/wiki', ('/data/a', '/data/b/'))
     """
+    if not isinstance(path, (str, os.PathLike)):
+        try:
+            return tuple(absolute(each, name) for each in path)
+        except TypeError:
+            raise TypeError(
+                f"{name or 'filepath'} is {path!r}; pass a path, a pattern, or a list "
+                "of them"
+            ) from None
+    if not os.fspath(path):
+        raise ValueError(f'{name or "filepath"} is empty; pass "." for this folder')
     place = located(path, name)
     if isinstance(place, str):
         return place
     text = str(place.absolute())
     is_folder = os.fspath(path).endswith("/") and not text.endswith("/")
     return f"{text}/" if is_folder else text
+
+
+def is_pattern(filepath: str) -> bool:
+    """Return whether a path is a pattern, not the name of a file or folder.
+
+    Brackets in the name of an existing file or folder are not a pattern.
+
+    Example:
+        >>> is_pattern("wiki_*.rox"), is_pattern("wiki.rox")
+        (True, False)
+    """
+    return glob.has_magic(filepath) and glob.has_magic(below_folder(filepath)[1])
+
+
+def below_folder(filepath: str) -> tuple[Path, str]:
+    """Return the deepest existing folder of a path, and the rest of the path.
+
+    Example:
+        >>> below_folder(f"{Path.cwd()}/none/wiki_*.rox")[1]
+        'none/wiki_*.rox'
+    """
+    path = Path(filepath)
+    if os.path.lexists(path):
+        return path, ""
+    folder = path.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder, str(path.relative_to(folder))
 
 
 def is_url(text: str) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     import numpy.typing as npt
+    from roxxel_store.output import Output
 
 # Arguments of `mmap.mmap`. Before Python 3.13, a map keeps a second descriptor open.
 _OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
@@ -40,6 +41,7 @@ _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 _LEAST_MAPS, _MOST_MAPS = 2, 4096
 _MOST_REMOTE_FILES = 4096
+_COPIED_BYTES = 32 << 20
 _DESCRIPTORS_PER_MAP = 2
 
 _T = TypeVar("_T")
@@ -209,6 +211,16 @@ class MappedFile(OpenFile):
             )
             self._map = found
         return found
+
+
+def copy_bytes(file: OpenFile, output: Output) -> None:
+    """Append all bytes of a file; requests the next part while one is written."""
+    size = file.num_bytes
+    for start in range(0, size, _COPIED_BYTES):
+        stop = min(start + _COPIED_BYTES, size)
+        data = file.read(start, stop)
+        file.will_need(stop, min(stop + _COPIED_BYTES, size))
+        output.write(data)
 
 
 class Files(ABC):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store import roxxel_command
 from roxxel_store.files import read_file
-from roxxel_store.patterns import is_pattern
+from roxxel_store.urls import is_pattern
 
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from roxxel_store.urls import check_on_disk
+from roxxel_store.urls import absolute, check_on_disk
 
 from roxxel_format._read.files import with_room
 from roxxel_format._read.foreign_files import (
@@ -26,7 +26,7 @@ from roxxel_format._read.foreign_files import (
 from roxxel_format._read.line import Line
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import is_shard_head
-from roxxel_format._store.corpus_name import absolute, matching_files
+from roxxel_format._store.corpus_name import matching_files
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

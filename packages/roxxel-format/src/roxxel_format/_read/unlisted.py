@@ -1,7 +1,6 @@
-"""Shards that no manifest lists, as a corpus: its manifest is made from their feet.
+"""Shards that no manifest lists, as a corpus: one file, or a list of files or corpora.
 
-One file is a corpus, and so is a list of files or of other corpora. The manifest is
-made in memory, so nothing below asks whether a corpus has one.
+Their manifest is made in memory, so nothing below asks whether a corpus has one.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.contents import Contents, contents_of
 from roxxel_format._read.shard import LOCAL, ShardMap
-from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.in_memory import manifest_of
 from roxxel_format._spec.manifest import Manifest, Version, joined_arguments
 from roxxel_format._spec.manifest_file import is_file_name
 from roxxel_format._spec.tables import (
-    MIN_UNIT,
-    BinTable,
     ShardTable,
     as_table,
     tokenizer_identity,
@@ -45,24 +42,11 @@ def file_contents(
     """
     shard = ShardMap(files.open(path, num_bytes))
     metadata = shard.metadata()
-    head = shard.layout.head
-    name = path.rpartition("/")[2]
-    shards = shard_table([name], [shard.layout])
-    bins = _bins_of(path, metadata)
     kept = _recorded_file(metadata)
-    arguments = as_table(metadata.get("arguments"))
-    version = Version().followed_by(shards, bins, arguments, tokenizer_file=kept)
-    manifest = Manifest(
-        dtype_name=head.dtype_name,
-        block_size=head.block_size,
-        separator=tuple(metadata.get("separator") or ()),
-        tokenizer=as_table(metadata.get("tokenizer")) or None,
-        shards=shards,
-        versions=(version,),
-        bins=bins,
-    )
-    in_folder = kept and (path.removesuffix(name) + kept[0], kept[1])
-    return contents_of(path, manifest, version, [path], files, in_folder)
+    manifest = manifest_of(path, shard.layout, metadata, kept)
+    folder = path.removesuffix(manifest.shards.names[0])
+    in_folder = kept and (folder + kept[0], kept[1])
+    return contents_of(path, manifest, manifest.last, [path], files, in_folder)
 
 
 def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Contents:
@@ -124,21 +108,6 @@ def _facts(part: Contents) -> tuple[str, str, str]:
         f"holds {unit_text(manifest.bins)}",
         f"was written with tokenizer {tokenizer_identity(manifest.tokenizer)}",
     )
-
-
-def _bins_of(path: str, metadata: Mapping[str, Any]) -> BinTable | None:
-    """Return the bins that a shard's metadata record; None if it is not packed."""
-    if "unit" not in metadata:
-        return None
-    counts = [metadata.get(name) for name in ("unit", "padding", "cut")]
-    unit, padding, cut = (c if type(c) is int else -1 for c in counts)
-    if unit < MIN_UNIT or padding < 0 or cut < 0:
-        raise ShardError(
-            f"{path}: records bins of {counts[0]!r:.50} tokens, padding "
-            f"{counts[1]!r:.50} and cut documents {counts[2]!r:.50}; write this shard "
-            "again"
-        )
-    return BinTable(unit, [padding], [cut])
 
 
 def _recorded_file(metadata: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -1,7 +1,7 @@
 """What a manifest says of a corpus: its shards, columns and versions.
 
-`manifest_file` reads and writes its file. `_read.unlisted` makes a manifest in memory
-for shards that none lists, so nothing else asks which of the two a corpus has.
+`manifest_file` reads and writes its file. `in_memory` makes one of a shard
+that none lists, so nothing else asks which of the two a corpus has.
 """
 
 from __future__ import annotations

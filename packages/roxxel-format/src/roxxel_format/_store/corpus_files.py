@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from roxxel_store.urls import url_of
+from roxxel_store.urls import absolute, url_of
 
 from roxxel_format._store.corpus_name import (
-    absolute,
     corpus_name,
     meant,
     name_in_bucket,
@@ -46,9 +45,7 @@ class CorpusFiles:
             self._named = [(folder.rstrip("/"), name)]
             return
         self._resolved = os.path.realpath
-        path = absolute(filepath)
-        assert isinstance(path, str)  # noqa: S101 - one path gives one path
-        names = [corpus_name(meant(path, sharded=sharded))]
+        names = [corpus_name(meant(absolute(filepath), sharded=sharded))]
         if names[0].manifest is None:  # The corpus may be one file, or become several.
             pattern = f"{names[0].prefix}_*{names[0].suffix}"
             names.append(corpus_name(str(names[0].folder / pattern)))

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_store import roxxel_command, urls
-from roxxel_store.files import matches_in, read_file
-from roxxel_store.patterns import is_pattern, matches_of, visible
+from roxxel_store import roxxel_command
+from roxxel_store.files import matches_in, matches_of, read_file, visible
 from roxxel_store.records import MAX_BYTES
-from roxxel_store.urls import check_on_disk
+from roxxel_store.urls import check_on_disk, is_pattern
 
 from roxxel_format.errors import ShardError
 
@@ -458,22 +457,3 @@ def matching_files(filepath: str) -> list[str]:
             "check the path"
         )
     return found
-
-
-def absolute(filepath: Filepath) -> str | tuple[str, ...]:
-    """Return a path, or several, as absolute paths or checked URLs; opens no file."""
-    if isinstance(filepath, (str, os.PathLike)):
-        return _absolute_path(filepath)
-    try:
-        return tuple(map(_absolute_path, filepath))
-    except TypeError:
-        raise TypeError(
-            f"filepath is {filepath!r}; pass a path, a pattern, or a list of them"
-        ) from None
-
-
-def _absolute_path(path: OnePath) -> str:
-    text = os.fspath(path)
-    if not text:
-        raise ValueError('filepath is empty; pass "." for this folder')
-    return urls.absolute(text)

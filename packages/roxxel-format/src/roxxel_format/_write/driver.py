@@ -25,7 +25,6 @@ from roxxel_format._spec.kept_tokenizer import (
     pack_tokenizer,
 )
 from roxxel_format._spec.tables import NewShards
-from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.checks import (
     check_arguments,
     check_data,
@@ -90,7 +89,7 @@ class CorpusWrite:
     ) -> None:
         self._started = time.perf_counter()
         sharded = is_several or options.may_make_several(exist)
-        self.place = place_of(absolute(filepath), timeout_s, sharded=sharded)
+        self.place = place_of(filepath, timeout_s, sharded=sharded)
         self.what = self.place.what
         check_arguments(options, self.place.name, exist)
         if is_several and self.is_one_file:

@@ -12,7 +12,7 @@ from roxxel_store.files import draft_path, drafted_name, names_in
 from roxxel_store.locks import held
 
 from roxxel_format._read.shard import open_shard
-from roxxel_format._read.unlisted import file_contents
+from roxxel_format._spec.in_memory import manifest_of
 from roxxel_format._spec.tables import as_table
 from roxxel_format.errors import NotAShardError, ShardError
 
@@ -32,14 +32,16 @@ def existing_file(name: CorpusName) -> Manifest | None:
     """
     if not name.single.exists():
         return None
+    path = str(name.single)
     try:
-        return file_contents(str(name.single)).manifest
+        shard = open_shard(path)
     except NotAShardError as error:
         raise NotAShardError(
             f"{name.single}: not a Roxxel shard, so it is not written over; pass "
             'exist="replace" to write the corpus in its place, or write under another '
             "name"
         ) from error
+    return manifest_of(path, shard.layout, shard.metadata())
 
 
 def only_writer(name: CorpusName) -> AbstractContextManager[None]:

@@ -21,7 +21,7 @@ from roxxel_store.errors import BucketError
 from roxxel_store.files import drafted_name
 from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.records import RecordError, parse_value
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute, check_writable, url_of
 
 from roxxel_format._spec.manifest import Manifest
 from roxxel_format._spec.manifest_file import (
@@ -36,6 +36,7 @@ from roxxel_format._spec.records import PLAN, DamagedRecordError
 from roxxel_format._spec.tables import NewShards, ShardTable, unit_of
 from roxxel_format._store.corpus_name import (
     SUFFIX,
+    CorpusName,
     manifest_urls,
     name_in_bucket,
     name_to_write,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from roxxel_store.client import Version
     from roxxel_store.place import FilePlace
 
-    from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._store.corpus_name import Filepath
 
 
 class Place:
@@ -433,16 +434,17 @@ class Place:
 
 
 def place_of(
-    target: CorpusName | str | tuple[str, ...],
+    target: CorpusName | Filepath,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     *,
     sharded: bool = False,
 ) -> Place:
-    """Return the place of a corpus: an absolute path, a URL, or its names.
+    """Return the place of a corpus: a path, a URL, or its names.
 
     `sharded` is whether a write may make several shards.
     """
-    url = url_of(target) if isinstance(target, str) else None
+    named = target if isinstance(target, CorpusName) else absolute(target)
+    url = url_of(named) if isinstance(named, str) else None
     if url is not None:
         check_writable(url)
         if not url.endswith(SUFFIX) and _is_plain(url, timeout_s):
@@ -450,10 +452,9 @@ def place_of(
         folder, name = name_in_bucket(url)
         files = InBucket(folder, timeout_s)
         return Place(name, files, f"{folder}{name.prefix}*{name.suffix}", url)
-    if isinstance(target, (str, tuple)):
-        name = name_to_write(target, sharded=sharded)
-    else:
-        name = target
+    name = named
+    if not isinstance(name, CorpusName):
+        name = name_to_write(name, sharded=sharded)
     locks = name.commit_lock, name.write_lock
     return Place(name, OnDisk(name.folder, *locks, ShardError), name, name.pattern)
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
-from roxxel_store.files import matches_in, names_in, read_file
+from roxxel_store.files import matches_in, names_in, read_file, visible
 from roxxel_store.output import Output
-from roxxel_store.patterns import visible
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
 from roxxel_format._read.blocks import is_undamaged
+from roxxel_format._read.files import copy_bytes
 from roxxel_format._read.finding import is_whole
 from roxxel_format._read.opening import open_shard_file
 from roxxel_format._read.shard import LOCAL
@@ -39,7 +39,6 @@ from roxxel_format._store.corpus_name import (
     shards_of,
 )
 from roxxel_format._write.place import place_of
-from roxxel_format._write.transfer import copy_bytes
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.columns import digest_of
+from roxxel_format._read.files import copy_bytes
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
@@ -22,18 +23,15 @@ from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
-    from roxxel_store.output import Output
-
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.files import OpenFile
     from roxxel_format._spec.tables import ColumnTable
     from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
 
-_COPIED_BYTES = 32 << 20
 _THREADS = 4
 
 
@@ -49,7 +47,7 @@ class _File:
 
 def copy_corpus(
     source: str | tuple[str, ...],
-    target: str,
+    target: str | os.PathLike[str],
     exist: Literal["error", "replace"],
     timeout_s: float,
     progress: Callable[[int, int], None] | None = None,
@@ -233,16 +231,6 @@ def _add_missing(
         done += file.num_bytes
         if progress is not None:
             progress(done, total)
-
-
-def copy_bytes(file: OpenFile, output: Output) -> None:
-    """Append all bytes of a file; requests the next part while one is written."""
-    size = file.num_bytes
-    for start in range(0, size, _COPIED_BYTES):
-        stop = min(start + _COPIED_BYTES, size)
-        data = file.read(start, stop)
-        file.will_need(stop, min(stop + _COPIED_BYTES, size))
-        output.write(data)
 
 
 def _check_continues(there: Manifest, source: Manifest, place: Place) -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format.writing import CorpusFiles
-from roxxel_store.files import matches_in
-from roxxel_store.patterns import in_natural_order, is_pattern, matches_of
+from roxxel_store.files import in_natural_order, matches_in, matches_of
 from roxxel_store.screen import note
-from roxxel_store.urls import url_of
+from roxxel_store.urls import is_pattern, url_of
 
 from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
 from roxxel_prepare._inputs.input_file import InputError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.client import Bucket, bucket_of
 from roxxel_store.errors import BucketError
-from roxxel_store.patterns import in_natural_order
+from roxxel_store.files import in_natural_order
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_prepare._inputs.tables import files_of_dataset
