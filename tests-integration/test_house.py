@@ -98,8 +98,8 @@ def test_jobs_of_the_lower_house_pass_through_few_modules(tmp_path: Path) -> Non
         "an array to a corpus": (27, 19),
         "an append": (27, 21),
         "a text file to a shard": (47, 43),
-        "phases to a sampler": (26, 10),
-        "a state to a resumed sampler": (29, 22),
+        "phases to a sampler": (26, 7),
+        "a state to a resumed sampler": (29, 16),
         "documents[i], warm": (7, 4),
         "a window, warm": (4, 0),  # 3 within 10 ms of the last check of a size
     }

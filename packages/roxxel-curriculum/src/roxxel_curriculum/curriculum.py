@@ -16,7 +16,11 @@ from roxxel_curriculum._arguments import (
 from roxxel_curriculum._bind.held_out import notes_on_held_out
 from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._bind.past import resume
-from roxxel_curriculum._bind.sources import MAX_TOKENS, checked_sources
+from roxxel_curriculum._bind.sources import (
+    MAX_TOKENS,
+    checked_sources,
+    with_reader,
+)
 from roxxel_curriculum._bind.tokenizers import compare, vocabularies
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
@@ -346,11 +350,7 @@ class Curriculum:
             self._declaration,
             longest=whole.longest,
             sources=tuple(
-                replace(
-                    source,
-                    reader=parts[source.name],
-                    num_spans=parts[source.name].num_spans,
-                )
+                with_reader(source, parts[source.name])
                 for source in self._declaration.sources
             ),
         )

@@ -24,7 +24,6 @@ from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.reading import BatchReader
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
-    batch_dtype,
     with_block_checks,
 )
 from roxxel_curriculum._names import checked_source
@@ -113,11 +112,10 @@ class Sampler(Generic[Batch_co]):
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
         self._progress = Progress(solution.phases, solution.source_names)
-        self.dtype = batch_dtype(self._readers)
+        self.dtype = solution.declaration.batch_dtype
         self.fields = checked_fields(fields)
         self._has_mask = "loss_mask" in self.fields
         self._reader = BatchReader(self._readers)
-        past = None if past is None else checked_state(past)
         self._masking = Masking(
             solution, self._readers, self._reader, past, reads_columns=self._has_mask
         )

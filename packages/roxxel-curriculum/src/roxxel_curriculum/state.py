@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._plan.solution import ResolvedPhase
@@ -46,10 +44,10 @@ def state_of(
                     if source.order_name == source.name
                     else {"order_name": source.order_name}
                 ),
-                "fingerprint": source.reader.fingerprint,
-                "tokens": int(source.reader.num_tokens),
-                "dtype": np.dtype(source.reader.dtype).name,
-                "tokenizer": source.reader.tokenizer,
+                "fingerprint": source.fingerprint,
+                "tokens": source.num_tokens,
+                "dtype": source.dtype.name,
+                "tokenizer": source.tokenizer,
                 "spans": solution.spans[source.name].num_spans,
                 **({"unit": source.unit} if source.unit > 1 else {}),
                 "policy": {"epochs": source.policy.epochs, "then": source.policy.then},

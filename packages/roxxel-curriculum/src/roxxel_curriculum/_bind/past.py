@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format import ShardError, TokenReader
 
-from roxxel_curriculum._bind.sources import at_versions, checked_readers
+from roxxel_curriculum._bind.sources import at_versions, opened
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
 from roxxel_curriculum._plan.solution import Declaration, Skip, Solution, Source
@@ -114,7 +114,7 @@ def _check_kept(past: Solution, present: Solution, seeds: tuple[int, int]) -> No
 
 
 class _Unread(TokenReader):
-    """A source known only by a state; to read its tokens or documents is an error."""
+    """The tokens of a source known only by a state; to read them is an error."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._entry = entry
@@ -122,22 +122,6 @@ class _Unread(TokenReader):
     @property
     def num_tokens(self) -> int:
         return self._entry["tokens"]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self._entry["dtype"])
-
-    @property
-    def tokenizer(self) -> str | None:
-        return self._entry["tokenizer"]
-
-    @property
-    def fingerprint(self) -> str:
-        return self._entry["fingerprint"]
-
-    @property
-    def unit(self) -> int | None:
-        return self._entry.get("unit")
 
     @property
     def _document_ends(self) -> npt.NDArray[np.int64]:
@@ -166,6 +150,10 @@ def _recorded_source(entry: Mapping[str, Any]) -> Source:
         _Unread(entry),
         Policy(**entry["policy"]),
         order_name(entry),
+        num_tokens=entry["tokens"],
+        dtype=np.dtype(entry["dtype"]),
+        fingerprint=entry["fingerprint"],
+        tokenizer=entry["tokenizer"],
         unit=entry.get("unit", 1),
         num_spans=entry["spans"],
     )
@@ -182,15 +170,13 @@ def _read_by(
             f"give a reader for each of {', '.join(map(repr, sorted(drawn)))}"
         )
     sources = past.declaration.sources
-    opened = checked_readers(
-        [
-            replace(source, reader=readers[source.name])
-            for source in sources
-            if source.name in readers
-        ]
-    )
-    opened = at_versions(opened, _fingerprints(state))
-    present = replace(past, declaration=replace(past.declaration, sources=opened))
+    found = [
+        opened(each.name, readers[each.name], each.policy, each.order_name)
+        for each in sources
+        if each.name in readers
+    ]
+    there = at_versions(found, _fingerprints(state))
+    present = replace(past, declaration=replace(past.declaration, sources=there))
     _check_kept(past, present, (state["seed"], state["seed"]))
     return present
 

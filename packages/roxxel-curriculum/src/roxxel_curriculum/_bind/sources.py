@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -45,31 +46,54 @@ def checked_sources(
     policies = _checked_mapping(policies, "policies must map source names to policies")
     policies = of_sources(policies, [primary_name, *mix], "policies")
     sources = tuple(
-        Source(name, reader, parse_policy(policies.get(name, default), name), order)
+        opened(name, reader, parse_policy(policies.get(name, default), name), order)
         for name, reader, default, order in (
             (primary_name, primary, REPEAT, PRIMARY),
             *((name, reader, DROP, name) for name, reader in mix.items()),
         )
     )
-    opened = checked_readers(sources)
-    for source in opened:
-        _check_same_kind(opened[0], source)
-    return opened
-
-
-def checked_readers(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Return sources at fixed versions; raise an error if one cannot be read."""
     for source in sources:
-        _check_reader(source)
-    return tuple(map(_pinned, sources))
+        _check_same_kind(sources[0], source)
+    return sources
 
 
-def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
-    """Return the dtype of a batch: int32 for integers, else the promoted dtype."""
-    dtypes = [np.dtype(reader.dtype) for reader in readers]
-    if dtypes[0].kind in "iu":
-        return np.dtype(np.int32)
-    return np.result_type(*dtypes)
+def opened(name: str, reader: TokenReader, policy: Policy, order_name: str) -> Source:
+    """Return a source at the reader's current version; later writes have no effect.
+
+    Raises:
+        CurriculumError: No batch can be read from it.
+        TypeError: It is no token reader.
+    """
+    if not isinstance(cast("Any", reader), TokenReader):
+        raise TypeError(
+            f"source {name!r} is a {type(reader).__name__}, which is no "
+            "roxxel_format.TokenReader; open a corpus with Roxxel(filepath), or begin "
+            "a reader of your own with `class NAME(TokenReader):`"
+        )
+    reader = reader.with_version(reader.fingerprint)
+    source = Source(name, reader, policy, order_name, **_facts(reader))
+    _check_readable(source)
+    return source
+
+
+def with_reader(source: Source, reader: TokenReader) -> Source:
+    """Return a source that another reader reads."""
+    return replace(source, reader=reader, **_facts(reader))
+
+
+def _facts(reader: TokenReader) -> dict[str, Any]:
+    """Return what a source says of its reader. Nothing else asks the reader for it."""
+    return {
+        "num_tokens": as_index(reader.num_tokens),
+        "dtype": np.dtype(reader.dtype),
+        "fingerprint": reader.fingerprint,
+        "tokenizer": reader.tokenizer,
+        "token_range": reader.token_range_seen,
+        "unit": reader.unit or 1,
+        "num_padding": reader.num_padding,
+        # A part is cut as the source whose part it is.
+        "num_spans": reader.num_spans if isinstance(reader, PartReader) else None,
+    }
 
 
 def with_block_checks(source: Source) -> TokenReader:
@@ -109,32 +133,16 @@ def at_versions(
     return tuple(_at_version(source, fingerprints) for source in sources)
 
 
-def _pinned(source: Source) -> Source:
-    """Fix a source at its current version, so that later writes have no effect."""
-    return _with_reader(source, source.reader.with_version(source.reader.fingerprint))
-
-
 def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
     wanted = fingerprints.get(source.name)
-    if wanted in (None, source.reader.fingerprint):
+    if wanted in (None, source.fingerprint):
         return source
     try:
-        return _with_reader(source, source.reader.with_version(wanted))
+        return with_reader(source, source.reader.with_version(wanted))
     except ShardError:
         # The wanted version is missing, so the source keeps its own version.
         # The comparison then reports that the two fingerprints differ.
         return source
-
-
-def _with_reader(source: Source, reader: TokenReader) -> Source:
-    return replace(
-        source,
-        reader=reader,
-        unit=reader.unit or 1,
-        num_padding=reader.num_padding,
-        # A part is cut as the source whose part it is.
-        num_spans=reader.num_spans if isinstance(reader, PartReader) else None,
-    )
 
 
 def _checked_mapping(
@@ -147,29 +155,22 @@ def _checked_mapping(
     return value
 
 
-def _check_reader(source: Source) -> None:
-    reader = source.reader
-    if not isinstance(cast("Any", reader), TokenReader):
-        raise TypeError(
-            f"source {source.name!r} is a {type(reader).__name__}, which is no "
-            "roxxel_format.TokenReader; open a corpus with Roxxel(filepath), or begin "
-            "a reader of your own with `class NAME(TokenReader):`"
-        )
-    unit = reader.unit
-    if unit is not None and (unit < 2 or reader.num_tokens % unit):
+def _check_readable(source: Source) -> None:
+    unit = source.reader.unit
+    if unit is not None and (unit < 2 or source.num_tokens % unit):
         raise CurriculumError(
-            f"source {source.name!r} holds {reader.num_tokens} tokens in bins of "
+            f"source {source.name!r} holds {source.num_tokens} tokens in bins of "
             f"{unit}, which are not whole; a bin has at least 2 tokens, so correct "
             "the reader, or write the corpus again"
         )
-    if not 0 < reader.num_tokens <= MAX_TOKENS:
+    if not 0 < source.num_tokens <= MAX_TOKENS:
         raise CurriculumError(
-            f"source {source.name!r} holds {reader.num_tokens} tokens; "
+            f"source {source.name!r} holds {source.num_tokens} tokens; "
             "a source needs at least 1 and at most 2**60"
         )
-    dtype = np.dtype(reader.dtype)
+    dtype = source.dtype
     if dtype.kind in "iu" and not np.can_cast(dtype, np.int32, "safe"):
-        _check_int32(source.name, dtype, reader.token_range_seen)
+        _check_int32(source.name, dtype, source.token_range)
 
 
 def _check_int32(name: str, dtype: np.dtype[Any], seen: tuple[int, int] | None) -> None:
@@ -183,7 +184,7 @@ def _check_int32(name: str, dtype: np.dtype[Any], seen: tuple[int, int] | None) 
 
 
 def _check_same_kind(primary: Source, source: Source) -> None:
-    first, other = np.dtype(primary.reader.dtype), np.dtype(source.reader.dtype)
+    first, other = primary.dtype, source.dtype
     if _kind(first) != _kind(other):
         raise CurriculumError(
             f"source {source.name!r} holds {_kind(other)} tokens ({other.name}) but "

@@ -20,8 +20,6 @@ from roxxel_curriculum._names import of_sources
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from roxxel_format import TokenReader
-
     from roxxel_curriculum._plan.solution import Source
 
 _BYTES = "bytes"
@@ -50,13 +48,12 @@ class Vocabulary:
     @classmethod
     def of(cls, label: str, source: Source, declared: Mapping[str, str]) -> Vocabulary:
         """Return what a source records, or what is declared for it."""
-        reader: TokenReader = source.reader
-        seen = reader.token_range_seen
+        seen = source.token_range
         return cls(
             label,
             source.name,
-            declared.get(source.name, reader.tokenizer),
-            np.dtype(reader.dtype),
+            declared.get(source.name, source.tokenizer),
+            source.dtype,
             None if seen is None else seen[1],
         )
 

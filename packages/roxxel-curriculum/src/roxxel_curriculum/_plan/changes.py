@@ -8,8 +8,6 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from roxxel_curriculum._plan.withdrawn import amount, in_force
 
 if TYPE_CHECKING:
@@ -145,8 +143,8 @@ def _data_changes(old: Source, new: Source, drawn: int | None) -> Iterator[Chang
     """Yield how a source differs from which the run first draws at step `drawn`."""
     facts = [
         {
-            "{} tokens instead of {}": f"{source.reader.num_tokens:,}",
-            "{} tokens instead of {} ones": np.dtype(source.reader.dtype).name,
+            "{} tokens instead of {}": f"{source.num_tokens:,}",
+            "{} tokens instead of {} ones": source.dtype.name,
             "{} instead of {}": (
                 f"bins of {source.unit} tokens" if source.unit > 1 else "no bins"
             ),
@@ -158,12 +156,12 @@ def _data_changes(old: Source, new: Source, drawn: int | None) -> Iterator[Chang
         for (text, was), now in zip(facts[0].items(), facts[1].values(), strict=True)
         if was != now
     ]
-    was, now = old.reader.fingerprint, new.reader.fingerprint
+    was, now = old.fingerprint, new.fingerprint
     if parts or was != now:
         parts = parts or [f"fingerprint {now} instead of {was}"]
         text = f"source {new.name!r} holds other data: {', '.join(parts)}"
         yield Change.of_batches(drawn, text)
-    was, now = old.reader.tokenizer, new.reader.tokenizer
+    was, now = old.tokenizer, new.tokenizer
     if was != now:
         text = f"the tokenizer of source {new.name!r} is {now} instead of {was}"
         yield Change(text, None, drawn)

@@ -220,8 +220,8 @@ def _corpus_row(
 ) -> CorpusPlan:
     return CorpusPlan(
         name=source.name,
-        fingerprint=source.reader.fingerprint,
-        num_tokens=source.reader.num_tokens,
+        fingerprint=source.fingerprint,
+        num_tokens=source.num_tokens,
         unit=source.unit,
         padding_tokens=source.num_padding,
         num_spans=num_spans,

@@ -9,7 +9,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from roxxel_curriculum._order import PRIMARY
 
@@ -35,12 +37,20 @@ class Skip:
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus that a curriculum draws from."""
+    """A corpus that a curriculum draws from, or that a run's state records.
+
+    What the order depends on is read from the reader once, or from the state.
+    """
 
     name: str
     reader: TokenReader
     policy: Policy
     order_name: str  # the name in the order; `"self"` for the primary
+    num_tokens: int
+    dtype: np.dtype[Any]
+    fingerprint: str
+    tokenizer: str | None
+    token_range: tuple[int, int] | None = None  # None if the reader does not know
     unit: int = 1  # tokens of a bin; 1 if the source is not packed
     num_padding: int = 0  # tokens that are padding
     num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
@@ -71,6 +81,14 @@ class Declaration:
         """Name of the primary source."""
         names = {order_name: name for name, order_name in self.order_names.items()}
         return names.get(PRIMARY, PRIMARY)
+
+    @property
+    def batch_dtype(self) -> np.dtype[Any]:
+        """Dtype of the tokens of a batch: int32 for integers, else the promoted one."""
+        dtypes = [source.dtype for source in self.sources]
+        if dtypes[0].kind in "iu":
+            return np.dtype(np.int32)
+        return np.result_type(*dtypes)
 
     @property
     def order_names(self) -> dict[str, str]:

@@ -7,7 +7,6 @@ Python integers, so none overflows.
 
 from __future__ import annotations
 
-import operator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
@@ -366,7 +365,7 @@ class Solver:
 
 def _spans_of(source: Source, longest: int, overlap: int) -> Spans:
     """Return how a source is cut into spans, unless it is cut already."""
-    num_tokens = operator.index(source.reader.num_tokens)
+    num_tokens = source.num_tokens
     if source.num_spans is None:
         return cut_spans(num_tokens, longest, overlap, source.unit)
     size = num_tokens // source.unit // source.num_spans * source.unit
