@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from roxxel_format._read.files import MappedFile
-from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
+from roxxel_format._read.files import ItemReads, MappedFile
+from roxxel_format._read.line import (
+    Line,
+    items_at,
+    parse_windows,
+    result_dtype,
+)
 from roxxel_format._read.remote import run_later
-from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import DIGEST_SIZE, unit_of
 from roxxel_format._spec.texts import END_SIZE, are_ends
@@ -27,8 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.files import OpenFile
-    from roxxel_format._read.line import Piece
+    from roxxel_format._read.files import OpenFile, Piece
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.tables import ColumnTable
 
@@ -181,11 +184,11 @@ class ColumnFiles:
         """Return all items of an open file: a view of its map, or ranges to fetch."""
         file.check_size()
         if self.dtype.kind == "O":
-            return TokenReads(partial(_texts, file, self._counts[file.path]))
+            return ItemReads(partial(_texts, file, self._counts[file.path]))
         size = self.dtype.itemsize
         if file.is_mapped:
             return file.array(self.dtype, file.num_bytes // size, 0)
-        return TokenReads(
+        return ItemReads(
             lambda start, stop: file.array(self.dtype, stop - start, start * size)
         )
 

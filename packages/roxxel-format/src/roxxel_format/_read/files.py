@@ -22,7 +22,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from os import SEEK_END, lseek
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -52,9 +52,11 @@ class OpenFile(ABC):
     """An open file: its bytes as copies (`read`), views and arrays.
 
     If `is_mapped`, views and arrays are a map of the file. Otherwise each call fetches
-    the bytes. A file that changes after it was opened raises ShardError.
+    the bytes. A file that changes after it was opened raises ShardError, which
+    `how_changed` words.
     """
 
+    how_changed: str
     path: str
     num_bytes: int
     is_mapped = False
@@ -63,9 +65,9 @@ class OpenFile(ABC):
     def read(self, start: int, stop: int) -> bytes:
         """Return a copy of the bytes `[start, stop)`; checks the size of the file."""
 
-    @abstractmethod
     def changed(self) -> ShardError:
         """Return the error for a file that changed while it was open."""
+        return ShardError(f"{self.path}: {self.how_changed}")
 
     def check_size(self) -> None:  # noqa: B027 - by default, `read` checks it
         """Raise ShardError if the size changed."""
@@ -103,6 +105,10 @@ class MappedFile(OpenFile):
     """
 
     is_mapped = True
+    how_changed = (
+        "the file was changed after it was opened; restore it, and open the corpus "
+        "again"
+    )
 
     def __init__(self, path: str, fd: int) -> None:
         self._fd = fd
@@ -122,13 +128,6 @@ class MappedFile(OpenFile):
         # Use the descriptor, because the file may have been renamed or removed.
         if lseek(self._fd, 0, SEEK_END) != self.num_bytes:
             raise self.changed()
-
-    def changed(self) -> ShardError:
-        """Return the error for a file that changed while it was open."""
-        return ShardError(
-            f"{self.path}: the file was changed after it was opened; restore it, and "
-            "open the corpus again"
-        )
 
     def array(
         self, dtype: np.dtype[Any], count: int, byte_offset: int
@@ -213,6 +212,20 @@ class MappedFile(OpenFile):
         return found
 
 
+class ItemReads:
+    """The items of a file that is not mapped; `read(start, stop)` returns a part."""
+
+    def __init__(self, read: Callable[[int, int], npt.NDArray[Any]]) -> None:
+        self._read = read
+
+    def __getitem__(self, items: slice[int, int, None], /) -> npt.NDArray[Any]:
+        return self._read(items.start, items.stop)
+
+
+Piece: TypeAlias = "npt.NDArray[Any] | ItemReads"
+"""The items of one file."""
+
+
 def copy_bytes(file: OpenFile, output: Output) -> None:
     """Append all bytes of a file; requests the next part while one is written."""
     size = file.num_bytes
@@ -259,36 +272,29 @@ class Files(ABC):
         """Forget what was prefetched."""
 
 
-class Holder(Protocol):
-    """An object that keeps maps open: the line of a corpus or a column."""
-
-    def release(self) -> None:
-        """Release all maps; the next read opens them again."""
-        ...
+_RELEASES: set[weakref.WeakMethod[Callable[[], object]]] = set()
 
 
-_HOLDERS: set[weakref.ref[Holder]] = set()
+def register(release: Callable[[], object]) -> None:
+    """Give the object whose method this is a share of the process's descriptors.
 
-
-def register(holder: Holder) -> None:
-    """Count a holder, so that it gets a share of the process's descriptors.
-
-    The shares of other holders become smaller; a holder closes files at its next use.
+    The shares of other objects become smaller; each closes files at its next use. The
+    method releases all maps of its object, and is called if descriptors run out.
     """
-    _HOLDERS.add(weakref.ref(holder, _HOLDERS.discard))
+    _RELEASES.add(weakref.WeakMethod(release, _RELEASES.discard))
 
 
 def max_maps() -> int:
-    """Return the number of maps that each holder may keep.
+    """Return the number of maps that each registered object may keep.
 
-    One holder may use an eighth of the process's descriptors, and all holders together
+    One object may use an eighth of the process's descriptors, and all of them together
     a quarter. The rest is for other code.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST_MAPS
     num_maps = soft // _DESCRIPTORS_PER_MAP
-    share = num_maps // 4 // max(1, len(_HOLDERS))
+    share = num_maps // 4 // max(1, len(_RELEASES))
     return max(_LEAST_MAPS, min(_MOST_MAPS, num_maps // 8, share))
 
 
@@ -299,10 +305,10 @@ def with_room(make: Callable[[], _R]) -> _R:
     except OSError as error:
         if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
             raise
-    for reference in list(_HOLDERS):
-        holder = reference()
-        if holder is not None:
-            holder.release()
+    for reference in list(_RELEASES):
+        release = reference()
+        if release is not None:
+            release()
     return make()
 
 

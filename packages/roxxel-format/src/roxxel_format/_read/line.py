@@ -16,7 +16,6 @@ from typing import (
     Any,
     Generic,
     NamedTuple,
-    Protocol,
     SupportsIndex,
     TypeVar,
     cast,
@@ -31,19 +30,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from roxxel_format._read.files import Piece
     from roxxel_format._spec.dtypes import Tokens
 
 _SIZE_CHECK_S = 0.01
 
 _T = TypeVar("_T")
-
-
-class Piece(Protocol):
-    """The items of one file, such as an array of shape `(n,)`."""
-
-    def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
-        """Return the items `[start, stop)`, read-only."""
-        ...
 
 
 class _KeptPieces(NamedTuple):
@@ -77,7 +69,7 @@ class Line(Generic[_T]):
         self._piece = piece
         self._files = MapCache(open_file, is_mapped, copies)
         self._kept = _KeptPieces(0.0, {})
-        register(self)
+        register(self.release)
 
     def __len__(self) -> int:
         return self._bounds[-1]

@@ -30,7 +30,6 @@ from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
 
 from roxxel_format._read.files import Files, OpenFile, missing_file
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,19 +58,17 @@ class RemoteFile(OpenFile):
     the requested length.
     """
 
+    how_changed = (
+        "the corpus was replaced: this object is not the one that was opened; open the "
+        "corpus again"
+    )
+
     def __init__(self, path: str, num_bytes: int, timeout_s: float, owner: int) -> None:
         self.path = path
         self.num_bytes = num_bytes
         self._timeout_s = timeout_s
         self._owner = owner
         self._tag: str | None = None
-
-    def changed(self) -> ShardError:
-        """Return the error for an object that was replaced while it was in use."""
-        return ShardError(
-            f"{self.path}: the corpus was replaced: this object is not the one that "
-            "was opened; open the corpus again"
-        )
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes `[start, stop)`; waits until they arrive."""

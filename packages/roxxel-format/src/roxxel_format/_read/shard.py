@@ -9,7 +9,7 @@ import numpy as np
 from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
-from roxxel_format._read.files import Files, MappedFile, OpenFile
+from roxxel_format._read.files import Files, ItemReads, MappedFile, OpenFile
 from roxxel_format._read.spans import find_documents
 from roxxel_format._spec.dtypes import item_size
 from roxxel_format._spec.layout import (
@@ -22,8 +22,6 @@ from roxxel_format._spec.layout import (
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from roxxel_format._read.spans import Spans
@@ -78,11 +76,11 @@ class ShardMap:
             )
         return self._tokens
 
-    def piece(self, *, checked: bool) -> Tokens | TokenReads:
+    def piece(self, *, checked: bool) -> Tokens | ItemReads:
         """Return the tokens; if `checked`, each read verifies its blocks."""
         if checked:
-            return TokenReads(self.read_checked)
-        return self.tokens if self._file.is_mapped else TokenReads(self.read)
+            return ItemReads(self.read_checked)
+        return self.tokens if self._file.is_mapped else ItemReads(self.read)
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata after verifying its checksum."""
@@ -331,16 +329,6 @@ class ShardMap:
         if first == last:
             return f", document {first} of the shard"
         return f", documents {first} to {last} of the shard"
-
-
-class TokenReads:
-    """The tokens of a shard; `read(start, stop)` returns a copy of a part."""
-
-    def __init__(self, read: Callable[[int, int], Tokens]) -> None:
-        self._read = read
-
-    def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
-        return self._read(items.start, items.stop)
 
 
 class Opening(NamedTuple):

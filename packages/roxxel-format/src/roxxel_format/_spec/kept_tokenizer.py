@@ -34,7 +34,6 @@ _KIND = RecordKind(
     version=1,
     remedy="copy the corpus again, or pass the tokenizer (--tokenizer)",
     error=ShardError,
-    other_remedy="install a newer roxxel-format",
     mark="roxxel tokenizer",
     is_ascii=False,
     needs=("files",),

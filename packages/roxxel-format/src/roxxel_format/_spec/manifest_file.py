@@ -48,7 +48,6 @@ _KIND = RecordKind(
     version=1,
     remedy="restore it, or write the corpus again",
     error=ManifestError,
-    other_remedy="install a newer roxxel-format",
     mark="roxxel manifest",
     is_ascii=False,
 )
