@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 from .runs import CONFIG, keep, kept_configs, write_project
 
+OFF = " or None (false in TOML)"
+"""What follows the values of a setting that may be off."""
+
 SMALLEST = """
 sources = { self = "a.rox" }
 phases = [{ steps = 1, batch_size = 2, seq_len = 8 }]
@@ -205,11 +208,11 @@ weights = { self = 0.5, code = 0.5 }
         ("seed = true" + SMALLEST, "seed must be an integer, got True"),
         (
             "save_path = ''" + SMALLEST,
-            "save_path must be a non-empty string or false, got ''",
+            f"save_path must be a non-empty string{OFF}, got ''",
         ),
         (
             "model = 'tiny'" + SMALLEST,
-            "model must be \"module:function\" or false, got 'tiny'",
+            f"model must be \"module:function\"{OFF}, got 'tiny'",
         ),
         ("model = 'a b:c'" + SMALLEST, 'model must be "module:function"'),
         ("model = 'a:'" + SMALLEST, 'model must be "module:function"'),
@@ -219,7 +222,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             "cache = 's3://bucket/c'" + SMALLEST,
-            "cache must be the path of a folder on a local disk or false, got",
+            f"cache must be the path of a folder on a local disk{OFF}, got",
         ),
         ("cache_bytes = 5" + SMALLEST, "cache_bytes is given without cache; write"),
         ("trainer = 3" + SMALLEST, "trainer must be a table, got 3"),
@@ -348,7 +351,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST.replace("steps = 1", "steps = 1.5"),
-            "phases.0.steps must be an integer of 1 or more or false, got 1.5",
+            f"phases.0.steps must be an integer of 1 or more{OFF}, got 1.5",
         ),
         (
             SMALLEST + "[eval]\nphases = []",
@@ -382,7 +385,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST.replace("= 8", "= 8, weights = [1]"),
-            "phases.0.weights must be a table or false, got [1]",
+            f"phases.0.weights must be a table{OFF}, got [1]",
         ),
         ("seed = 2026-11-27" + SMALLEST, "seed must be an integer, got datetime.date("),
         (SMALLEST.replace('"a.rox"', "[]"), "sources.self must be a path, a pattern"),
@@ -410,7 +413,7 @@ weights = { self = 0.5, code = 0.5 }
         (
             SMALLEST.replace("sources", "# sources")
             + "[sources]\nself = 'a'\n'b b' = 'b'\nc = { path = 'c', offset = '1' }",
-            "sources.c.offset must be an integer or false, got '1'",
+            f"sources.c.offset must be an integer{OFF}, got '1'",
         ),
         (
             SMALLEST.replace("sources", "# sources")
@@ -788,10 +791,12 @@ def refused(make: Callable[[], object]) -> str:
 
 
 def judged_by_both(name: str, value: Any) -> tuple[str, str]:
-    """Return what Python and a config file say of a setting, in Python's spelling."""
-    from_python = refused(lambda: Settings(**{name: value}))
-    in_file = {"trainer": {name: False if value is None else value}}
-    from_file = refused(lambda: parse(SMALLEST + tomlkit.dumps(in_file)))
+    """Return what Python and a config file say of a setting."""
+    text = tomlkit.dumps({"trainer": {name: value}})
+    # A file has tables after other values, and so it is what Python gets.
+    settings = tomlkit.parse(text).unwrap()["trainer"]
+    from_python = refused(lambda: Settings(**settings))
+    from_file = refused(lambda: parse(SMALLEST + text))
     head = "here/first.toml: "
     told = from_file.removeprefix(head)
     return from_python, re.sub(r"^trainer(\.|: )", "", told)
@@ -800,33 +805,65 @@ def judged_by_both(name: str, value: Any) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("eval_every", 0, "must be an integer of 1 or more or None, got 0"),
+        (
+            "eval_every",
+            0,
+            f"must be an integer of 1 or more{OFF}, got 0",
+        ),
         ("log_every", -1, "must be an integer of 1 or more, got -1"),
-        ("log_every", None, "must be an integer of 1 or more, got None"),
+        ("log_every", False, "must be an integer of 1 or more, got False"),
         ("log_every", 2.5, "must be an integer of 1 or more, got 2.5"),
         ("checkpoint_every", 0, 'must be a number of steps of 1 or more, or "contin'),
         ("checkpoint_every", "continous", 'steps of 1 or more, or "continuous"'),
-        ("max_to_keep", 0, "must be an integer of 1 or more or None, got 0"),
-        ("max_to_keep", True, "must be an integer of 1 or more or None, got True"),
-        ("keep_every", "6", "or a duration such as \"6h\" or None, got '6'"),
+        (
+            "max_to_keep",
+            0,
+            f"must be an integer of 1 or more{OFF}, got 0",
+        ),
+        (
+            "max_to_keep",
+            True,
+            f"must be an integer of 1 or more{OFF}, got True",
+        ),
+        (
+            "keep_every",
+            "6",
+            f"or a duration such as \"6h\"{OFF}, got '6'",
+        ),
         ("keep_every", 1.5, "must be a number of steps of 1 or more, or a duration"),
         ("timeout", 0, "must be a finite number above 0, got 0"),
         ("timeout", "long", "must be a finite number above 0, got 'long'"),
-        ("hang_after_s", math.inf, "must be a finite number above 0 or None, got inf"),
-        ("hang_after_s", math.nan, "must be a finite number above 0 or None, got nan"),
-        ("flops_per_token", 10**400, "must be a finite number above 0 or None, got 1"),
+        (
+            "hang_after_s",
+            math.inf,
+            f"must be a finite number above 0{OFF}, got inf",
+        ),
+        (
+            "hang_after_s",
+            math.nan,
+            f"must be a finite number above 0{OFF}, got nan",
+        ),
+        (
+            "flops_per_token",
+            10**400,
+            f"must be a finite number above 0{OFF}, got 1",
+        ),
         ("grad_accum_steps", True, "must be an integer of 1 or more, got True"),
         ("strict_sharding", "no", "must be true or false, got 'no'"),
         ("strict_sharding", 1, "must be true or false, got 1"),
-        ("best_metric", 3, "must be a non-empty string or None, got 3"),
-        ("best_metric", "", "must be a non-empty string or None, got ''"),
+        ("best_metric", 3, f"must be a non-empty string{OFF}, got 3"),
+        (
+            "best_metric",
+            "",
+            f"must be a non-empty string{OFF}, got ''",
+        ),
         ("fields", "tokens", "must be a list, each entry"),
         ("fields", ["tokens", "position"], "fields.1 must be"),
         ("profile", [1, 2, 3], "must be two rising steps [start, stop] or None"),
         ("check", "block", 'must be "blocks" or "headers", got \'block\'; did you'),
         ("model_sharding", "x", 'must be "annotated" or "fsdp" or a list'),
-        ("init_from", 7, "must be a non-empty string or None, got 7"),
-        ("skip_spikes", 3, "must be a table or None, got 3"),
+        ("init_from", 7, f"must be a non-empty string{OFF}, got 7"),
+        ("skip_spikes", 3, f"must be a table{OFF}, got 3"),
     ],
 )
 def test_python_and_a_file_refuse_a_setting_in_the_same_words(
@@ -835,18 +872,25 @@ def test_python_and_a_file_refuse_a_setting_in_the_same_words(
     from_python, from_file = judged_by_both(name, value)
 
     assert said in from_python
-    # TOML's false is Python's None.
-    in_file = from_file.replace("got False", "got false")
-    assert from_python.replace("None", "false") == in_file
+    assert from_python == from_file
 
 
-@given(st.sampled_from([each.name for each in fields(Settings)]), st.none() | values)
-def test_python_and_a_file_accept_the_same_settings(name: str, value: Any) -> None:
-    # In a file, false is None, but for the one setting that is true or false.
-    assume(value is not (None if name == "strict_sharding" else False))
+@given(st.sampled_from([each.name for each in fields(Settings)]), values)
+def test_python_and_a_file_judge_settings_in_the_same_words(
+    name: str, value: Any
+) -> None:
     from_python, from_file = judged_by_both(name, value)
 
-    assert bool(from_python) == bool(from_file), (from_python, from_file)
+    assert from_python == from_file
+
+
+def test_false_turns_a_setting_off_in_python_as_in_a_file() -> None:
+    from_python = Settings(eval_every=False, max_to_keep=False)
+    in_file = {"trainer": {"eval_every": False, "max_to_keep": False}}
+    from_file = parse(SMALLEST + tomlkit.dumps(in_file)).trainer
+
+    assert (from_python.eval_every, from_python.max_to_keep) == (None, None)
+    assert (from_file.eval_every, from_file.max_to_keep) == (None, None)
 
 
 PHASE: dict[str, Any] = {
@@ -868,16 +912,14 @@ KEYS = [
 ]
 
 
-@given(st.sampled_from(KEYS), st.none() | values)
+@given(st.sampled_from(KEYS), values)
 def test_python_and_a_file_judge_what_is_declared_in_the_same_words(
     key: tuple[str, str], value: Any
 ) -> None:
     where, name = key
-    assume(value is not False and name not in {"_", "primary"})
+    assume(name not in {"_", "primary"})
     # A file has tables after other values, and so it is what Python gets.
-    in_file = tomlkit.parse(tomlkit.dumps({name: False if value is None else value}))
-    in_file = in_file.unwrap()
-    value = value if value is None else in_file[name]
+    in_file = tomlkit.parse(tomlkit.dumps({name: value})).unwrap()
     tables = {
         "phases": {"phases": [{**PHASE, **in_file}]},
         "schedule": {"phases": [PHASE], **in_file},
@@ -885,17 +927,11 @@ def test_python_and_a_file_judge_what_is_declared_in_the_same_words(
     }
     text = tomlkit.dumps({"sources": {"self": "a.rox"}, **tables[where]})
 
-    from_python = refused(lambda: DECLARED[where]({name: value}))
+    from_python = refused(lambda: DECLARED[where](in_file))
     told = refused(lambda: parse(text)).removeprefix("here/first.toml: ")
     from_file = re.sub(r"^(phases\.0|mesh)(\.|: )", "", told)
 
-    assert in_toml(from_python) == in_toml(from_file)
-
-
-def in_toml(sentence: str) -> str:
-    """Return a sentence with the words of a file: none of its values is None."""
-    words = {"None": "false", "False": "false", "True": "true"}
-    return re.sub("None|False|True", lambda found: words[found[0]], sentence)
+    assert from_python == from_file
 
 
 def test_false_in_a_file_turns_a_setting_off() -> None:
@@ -952,7 +988,7 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
         ("wandb = {}", "[trainer] has no key 'wandb'"),
         ("skip_spikes = { windw = 9 }", "'windw', but its keys are"),
         ('model_sharding = "x"', 'must be "annotated" or "fsdp" or a list, each entry'),
-        ('eval_fn = "x"', 'trainer.eval_fn must be "module:function" or false'),
+        ('eval_fn = "x"', f'trainer.eval_fn must be "module:function"{OFF}'),
     ],
 )
 def test_a_wrong_option_of_the_trainer_is_named(lines: str, message: str) -> None:

@@ -144,8 +144,9 @@ class Wrong:
 def check(declared: Any, error: type[Exception] = ValueError) -> None:
     """Raise an error unless each field of a dataclass has a value of its type.
 
-    A NumPy number becomes a Python number, because a narrow type may overflow. A field
-    whose metadata has `is_object` is not checked.
+    A NumPy number becomes a Python number, because a narrow type may overflow, and
+    False becomes None where None turns something off, as in a file. A field whose
+    metadata has `is_object` is not checked.
 
     Raises:
         TypeError: A value has a wrong type.
@@ -154,10 +155,12 @@ def check(declared: Any, error: type[Exception] = ValueError) -> None:
     """
     for name, entry in entries(type(declared)).items():
         value = plain(getattr(declared, name))
-        wrong = find_wrong(value, entry.kind, nothing="None")
+        wrong = find_wrong(value, entry.kind)
         if wrong is not None:
             raise (TypeError if wrong.is_type else error)(wrong.under(name).sentence())
-        object.__setattr__(declared, name, value)
+        object.__setattr__(
+            declared, name, None if _is_off(value, entry.kind) else value
+        )
 
 
 def read(
@@ -201,7 +204,7 @@ def built(kind: Any, value: Any, where: Sequence[Key] = ()) -> Any:
     Raises:
         ValueError: A declaration refuses its values; the message begins with the keys.
     """
-    if value is False and NoneType in get_args(kind):
+    if _is_off(value, kind):
         return None
     several = kinds(kind)
     for one in several:
@@ -259,21 +262,18 @@ def entries(declared: type[Any]) -> dict[str, Entry]:
     }
 
 
-def find_wrong(value: Any, kind: Any, nothing: str = "false") -> Wrong | None:
-    """Return what is wrong with a value of a kind; None if nothing is.
-
-    `nothing` is what the user writes for None.
-    """
+def find_wrong(value: Any, kind: Any) -> Wrong | None:
+    """Return what is wrong with a value of a kind; None if nothing is."""
     inner: list[Wrong] = []
     for one in kinds(kind):
-        wrong = _find_wrong(value, one, nothing)
+        wrong = _find_wrong(value, one)
         if wrong is None:
             return None
         inner.append(wrong)
     deeper = [x for x in inner if x.keys or x.unknown or x.is_missing]
     if deeper:
         return deeper[0]
-    text = f"must be {described(kind, nothing)}, got {_shown(value)}"
+    text = f"must be {described(kind)}, got {_shown(value)}"
     if isinstance(value, str) and (hint := nearest(value, _words(kind))):
         text = f"{text}; {hint}"
     return Wrong((), text, is_type=all(x.is_type for x in inner))
@@ -290,8 +290,11 @@ def kinds(kind: Any) -> tuple[Any, ...]:
     return tuple(one for each in inner for one in kinds(each))
 
 
-def described(kind: Any, nothing: str = "false") -> str:
-    """Return what a value of a kind must be, in English."""
+def described(kind: Any, nothing: str = "None (false in TOML)") -> str:
+    """Return what a value of a kind must be, in English.
+
+    `nothing` is what the user writes for None.
+    """
     rule, kind, origin, inner = _parts(kind)
     if rule.must_be:
         return rule.must_be
@@ -302,7 +305,7 @@ def described(kind: Any, nothing: str = "false") -> str:
         return " or ".join(f'"{word}"' for word in sorted(map(str, inner)))
     if origin in {tuple, Sequence}:
         is_any = origin is Sequence or inner[1] is ...
-        each = f", each entry {described(inner[0], nothing)}" if is_any else ""
+        each = f", each entry {described(inner[0])}" if is_any else ""
         return f"a list{each or f' of {len(inner)} values'}"
     simple: dict[Any, str] = {
         bool: "true or false",
@@ -341,22 +344,27 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _find_wrong(value: Any, kind: Any, nothing: str) -> Wrong | None:
+def _is_off(value: Any, kind: Any) -> bool:
+    """Return whether a value is the None of a kind: `false` in TOML, which has none."""
+    return value is False and NoneType in kinds(kind)
+
+
+def _find_wrong(value: Any, kind: Any) -> Wrong | None:
     """Return what is wrong with a value of a kind that is no union."""
     rule, kind, origin, inner = _parts(kind)
     if isinstance(kind, Table):
-        return _in_table(value, kind.keys, nothing)
+        return _in_table(value, kind.keys)
     if is_dataclass(kind) and isinstance(value, Mapping):
         table = cast("Mapping[str, Any]", value)
-        return _in_table(table, entries(cast("type[Any]", kind)), nothing)
+        return _in_table(table, entries(cast("type[Any]", kind)))
     if origin is Mapping:
-        return _in_mapping(value, inner[1], rule, nothing)
+        return _in_mapping(value, inner[1], rule)
     if origin in {tuple, Sequence}:
-        return _in_array(value, origin, inner, rule, nothing)
-    return None if kind is Any else _simple(value, kind, rule, nothing)
+        return _in_array(value, origin, inner, rule)
+    return None if kind is Any else _simple(value, kind, rule)
 
 
-def _simple(value: Any, kind: Any, rule: Rule, nothing: str) -> Wrong | None:
+def _simple(value: Any, kind: Any, rule: Rule) -> Wrong | None:
     """Return what is wrong with a value that is neither a list nor a table."""
     origin = get_origin(kind)
     if origin is Literal:
@@ -368,19 +376,19 @@ def _simple(value: Any, kind: Any, rule: Rule, nothing: str) -> Wrong | None:
         return _text(value, rule)
     if kind in {int, float}:
         return _number(value, kind, rule)
-    is_off = kind is NoneType and nothing == "false" and value is False
+    is_off = kind is NoneType and value is False
     is_one = is_off or isinstance(value, kind if origin is None else origin)
     return None if is_one else Wrong((), "", is_type=True)
 
 
-def _in_table(table: Any, keys: Mapping[str, Entry], nothing: str) -> Wrong | None:
+def _in_table(table: Any, keys: Mapping[str, Entry]) -> Wrong | None:
     if not isinstance(table, Mapping):
         return Wrong((), "", is_type=True)
     values = cast("Mapping[str, Any]", table)
     for key, value in values.items():
         if key not in keys:
             return Wrong((), "", unknown=(key, tuple(keys)))
-        wrong = find_wrong(value, keys[key].kind, nothing)
+        wrong = find_wrong(value, keys[key].kind)
         if wrong is not None:
             return wrong.under(key)
     for key, entry in keys.items():
@@ -389,7 +397,7 @@ def _in_table(table: Any, keys: Mapping[str, Entry], nothing: str) -> Wrong | No
     return None
 
 
-def _in_mapping(value: Any, kind: Any, rule: Rule, nothing: str) -> Wrong | None:
+def _in_mapping(value: Any, kind: Any, rule: Rule) -> Wrong | None:
     if not isinstance(value, Mapping):
         return Wrong((), "", is_type=True)
     values = cast("Mapping[Any, Any]", value)
@@ -397,12 +405,12 @@ def _in_mapping(value: Any, kind: Any, rule: Rule, nothing: str) -> Wrong | None
         return Wrong((), "", is_type=True)
     if rule.is_filled and not values:
         return Wrong((), "")
-    found = ((key, find_wrong(x, kind, nothing)) for key, x in values.items())
+    found = ((key, find_wrong(x, kind)) for key, x in values.items())
     return next((x.under(key) for key, x in found if x is not None), None)
 
 
 def _in_array(
-    value: Any, origin: Any, inner: tuple[Any, ...], rule: Rule, nothing: str
+    value: Any, origin: Any, inner: tuple[Any, ...], rule: Rule
 ) -> Wrong | None:
     if not isinstance(value, list | tuple):
         return Wrong((), "", is_type=True)
@@ -412,7 +420,7 @@ def _in_array(
         return Wrong((), "", is_type=is_pair)
     of_each = inner if is_pair else inner[:1] * len(values)
     pairs = enumerate(zip(values, of_each, strict=True))
-    found = ((n, find_wrong(x, kind, nothing)) for n, (x, kind) in pairs)
+    found = ((n, find_wrong(x, kind)) for n, (x, kind) in pairs)
     return next((x.under(n) for n, x in found if x is not None), None)
 
 
