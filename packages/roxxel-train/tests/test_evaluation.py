@@ -13,11 +13,12 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
-from roxxel_train import Logger, Preempted
+from roxxel_train import Logger, Preempted, RunFolder
 
 from .helpers import VOCABULARY, adam, corpus, loss_fn, rows, trainer, values
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -278,6 +279,33 @@ def test_evaluation_that_was_interrupted_is_made_once_later(tmp_path: Path) -> N
     assert resumed.run().start_step == 4
     assert rows(tmp_path / "b") == rows(tmp_path / "a")
     assert values(resumed) == values(unbroken)
+    assert ranked(tmp_path / "b") == ranked(tmp_path / "a")
+
+
+def ranked(folder: Path) -> list[tuple[int, Mapping[str, float], bool]]:
+    """Return what ranks each checkpoint of the run, and whether it was evaluated."""
+    found, _ = RunFolder(folder / "run").checkpoints()
+    return [(each.step, each.metrics, each.extra["evaluated"]) for each in found]
+
+
+def test_a_checkpoint_whose_evaluation_failed_is_ranked_once_it_is_made(
+    tmp_path: Path,
+) -> None:
+    fails = [True]
+
+    def evaluate(_: Any) -> dict[str, float]:
+        if fails and fails.pop():
+            raise OSError("no room for the samples")
+        return {"eval_loss": 2.0}
+
+    options: dict[str, Any] = {"eval_fn": evaluate, "eval_every": 10}
+    with pytest.raises(OSError, match="no room"):
+        trainer(tmp_path / "b", **options).run()
+    trainer(tmp_path / "b", **options).run()
+    trainer(tmp_path / "a", **options).run()
+
+    assert ranked(tmp_path / "b") == ranked(tmp_path / "a")
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")
 
 
 def test_owed_evaluation_is_forgotten_by_a_run_that_evaluates_nothing(

@@ -79,6 +79,36 @@ def test_a_complete_run_says_so_without_its_model(
     assert main(["train", str(config)]) == 1
 
 
+def test_a_run_that_lacks_its_last_evaluation_is_not_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    model = tmp_path / "tiny.py"
+    model.write_text(f"{model.read_text()}{FAILS_AT_6}")
+    set_eval = ["--set", "trainer.eval_fn='tiny:evaluate'"]
+    assert main(["train", str(config), *set_eval]) == 1
+    assert "no room for the samples" in capsys.readouterr().err
+    (tmp_path / "has_room").touch()
+
+    assert main(["train", str(config), *set_eval]) == 0
+
+    assert "already complete" not in capsys.readouterr().out
+    assert [row.get("value") for row in rows(tmp_path / "run", "eval")] == [2.0, 2.0]
+    assert main(["train", str(config), *set_eval]) == 0
+    assert "already complete: 6 steps" in capsys.readouterr().out
+
+
+FAILS_AT_6 = """
+
+from pathlib import Path
+
+def evaluate(state):
+    if int(state.step[...]) == 6 and not Path(__file__).with_name("has_room").exists():
+        raise OSError("no room for the samples")
+    return {"value": 2.0}
+"""
+
+
 def test_a_start_that_trains_nothing_keeps_the_config_that_steps_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

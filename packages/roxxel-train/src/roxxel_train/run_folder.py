@@ -301,6 +301,15 @@ class RunFolder:
         newest = reversed(self._steps)
         return next((step for step in newest if self._checkpoint(step)), None)
 
+    @property
+    def owes_evaluation(self) -> bool:
+        """Whether the newest checkpoint was saved, but its evaluation did not end.
+
+        The next start makes this evaluation, also if all steps are done.
+        """
+        newest = None if self.saved_step is None else self._checkpoint(self.saved_step)
+        return newest is not None and newest.extra.get("evaluated") is False
+
     def _checkpoint(self, step: int) -> Checkpoint | None:
         """Return the description of a checkpoint; None if it is damaged."""
         try:

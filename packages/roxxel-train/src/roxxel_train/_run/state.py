@@ -115,6 +115,7 @@ class RunState:
         self.ledger = Ledger()
         self.is_evaluation_due = False
         self._saved_step = 0
+        self._is_saved_evaluated = True
         self._spoilt: str | None = None
         self._is_lost = False
         self.finite = FiniteCheck(model, optimizer)
@@ -255,6 +256,7 @@ class RunState:
                     check_owner(self._record, extra.get("run"), self.step, self._name)
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
+                self._is_saved_evaluated = not self.is_evaluation_due
                 past = extra.get("log")
                 self.past_log = None if past is None else LinePosition(**past)
                 self.past_fields = extra.get("fields")
@@ -274,13 +276,17 @@ class RunState:
     def save(self, recorder: Recorder, logs: Sequence[Logger]) -> None:
         """Save the state, unless the newest checkpoint holds this step.
 
-        The first of `logs` is the one with the metrics rows; all get the row of the
-        save.
+        A checkpoint that was saved before its evaluation, which a signal or an error
+        had ended, is replaced when the evaluation was made: it ranks checkpoints. The
+        first of `logs` is the one with the metrics rows; all get the row of the save.
 
         Raises:
             NonFiniteError: A loss or a parameter is not finite.
         """
-        if self.checkpointer is None or self.step == self._saved_step:
+        is_evaluated = not self.is_evaluation_due
+        is_saved = self.step == self._saved_step
+        is_whole = is_saved and (self._is_saved_evaluated or not is_evaluated)
+        if self.checkpointer is None or is_whole:
             recorder.drain()
             return
         # `show` and `finite` do not wait for updates in flight: the device stays busy.
@@ -306,18 +312,20 @@ class RunState:
                 "next_rate": self.next_rate,
                 "run": (self._record or {}).get("id"),
                 STATE_DIGEST: digest,
-                "evaluated": not self.is_evaluation_due,
+                "evaluated": is_evaluated,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
                 **self.window.to_json(self.arrays),
                 "log": None if position is None else position._asdict(),
             }
-            metrics = recorder.metrics()
+            metrics = self.checkpointer.metrics(self.step) if is_saved else {}
+            metrics |= recorder.metrics()
             # Whoever restores this checkpoint from a bucket needs its metrics rows.
-            self.checkpointer.save(self.step, metrics, extra, files=self._files_of_step)
+            files = self._files_of_step
+            self.checkpointer.save(self.step, metrics, extra, is_saved, files)
             if is_due:
                 self.losses.checkpoint.close()
-        self._saved_step = self.step
+        self._saved_step, self._is_saved_evaluated = self.step, is_evaluated
 
     def _files_of_step(self) -> Files:
         if self.folder is None or self.checkpointer is None:

@@ -118,7 +118,8 @@ def run(options: argparse.Namespace) -> None:
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:
-        is_idle = summary.start_step == summary.total_steps
+        is_evaluated = (summary.eval_loss, summary.evaluation) != (None, None)
+        is_idle = summary.start_step == summary.total_steps and not is_evaluated
         text = f"This run is already complete: {summary.total_steps} steps are done."
         _say_ending(config, text if is_idle else str(summary))
 
@@ -138,7 +139,9 @@ def _steps_of_complete(config: RunConfig) -> int | None:
     if used is None or used.folder.resolve() != config.folder.resolve():
         return None
     same = replace(config, file=used.file, relative_to=used.relative_to)
-    return step if step == run.total_steps and same == used else None
+    if step is None or step != run.total_steps or same != used:
+        return None
+    return None if run.owes_evaluation else step
 
 
 @contextmanager
