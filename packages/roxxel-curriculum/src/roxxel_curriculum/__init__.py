@@ -21,7 +21,6 @@ from roxxel_curriculum._documents import Documents
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
-from roxxel_curriculum._plan.diff import PlanDiff
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
     MixPlan,
@@ -29,7 +28,7 @@ from roxxel_curriculum._plan.figures import (
     SourcePlan,
     WithdrawnPlan,
 )
-from roxxel_curriculum._plan.plan import Plan
+from roxxel_curriculum._plan.plan import Plan, PlanDiff
 from roxxel_curriculum._plan.proxy import Proxy
 from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal

@@ -11,7 +11,6 @@ from roxxel_store import published
 
 from roxxel_curriculum._order.rounds import Cursor
 from roxxel_curriculum._plan.changes import changes
-from roxxel_curriculum._plan.diff import plan_diff
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
     MixPlan,
@@ -33,13 +32,47 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from roxxel_curriculum._plan.diff import PlanDiff
     from roxxel_curriculum._plan.solution import (
         EarlyStop,
         ResolvedPhase,
         Solution,
         Source,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """The changes between two plans; `bool(diff)` is False if there are none.
+
+    Attributes:
+        step: The first step whose batch may change; None if no batch changes.
+        changes: One sentence for each change.
+        causes: The changes that change batches, not only totals or notes.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> longer = Curriculum(PositionReader(10_000), [Phase(12, 4, 129)])
+        >>> found = curriculum.plan().diff(longer.plan())
+        >>> found.step, found.changes[0]
+        (9, 'phase 0 has 12 steps instead of 9')
+    """
+
+    step: int | None
+    changes: tuple[str, ...]
+    causes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __str__(self) -> str:
+        if self.step is None:
+            head = "every batch is the same"
+        elif self.step == 0:
+            head = "every batch changes"
+        else:
+            head = f"batches change from step {self.step:,} on"
+        return "\n".join([head, *(f"- {change}" for change in self.changes)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +130,11 @@ class Plan(PlanFigures):
         """Return what changes from this plan to `other`, and from which step on."""
         seeds = self.seed, other.seed
         found = [*changes(self._solution, other._solution, seeds)]
-        return plan_diff(self, other, found)
+        return PlanDiff(
+            min((x.step for x in found if x.step is not None), default=None),
+            (*(x.text for x in found), *_changed_figures(self, other)),
+            tuple(x.text for x in found if x.step is not None),
+        )
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw the tokens of each source over the steps.
@@ -125,6 +162,20 @@ class Plan(PlanFigures):
         """Return the plan as dicts, lists, numbers and strings, for JSON."""
         names = [each.name for each in fields(PlanFigures)]
         return {name: _plain(getattr(self, name)) for name in names}
+
+
+def _changed_figures(before: PlanFigures, after: PlanFigures) -> Iterator[str]:
+    old = {source.name: source for source in before.sources}
+    for source in after.sources:
+        was = old.get(source.name)
+        if was is not None and was.tokens != source.tokens:
+            yield (
+                f"source {source.name!r} gives {source.tokens:,} tokens "
+                f"instead of {was.tokens:,}, {source.epochs:.6g} epochs "
+                f"instead of {was.epochs:.6g}"
+            )
+    known = {*notes_on_longest(before)}
+    yield from (note for note in notes_on_longest(after) if note not in known)
 
 
 def _plain(value: Any) -> Any:
