@@ -72,3 +72,15 @@ def test_a_command_opens_no_file_of_a_run_again_and_again(tmp_path: Path) -> Non
             is_corpus = path.endswith(".rox") and command != "audit"
             if is_asked or is_corpus:
                 assert number <= most, (command, path, number)
+
+
+def test_a_second_start_opens_each_corpus_once(tmp_path: Path) -> None:
+    config = write_project(tmp_path)
+    assert main(["train", str(config)]) == 0
+    words = ["train", str(config), "--set", "phases.1.steps=3"]
+
+    done = run_python("-c", COUNTED, json.dumps([words]), cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    opened = json.loads(done.stdout.splitlines()[-1])["train"]
+    assert opened["code.rox"] == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
-from roxxel_store.command import STOPPED, Progress
+from roxxel_store.command import STOPPED
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolder, RunMismatchError
 
@@ -20,7 +20,6 @@ from roxxel.cli._launch import (
     run_several,
     starts_several,
 )
-from roxxel.cli._plan import planned
 from roxxel.cli._words import (
     BRANCH,
     CONFIG_EXAMPLE,
@@ -34,7 +33,6 @@ from roxxel.cli._words import (
 from roxxel.config import (
     ConfigError,
     RunConfig,
-    begun_state,
     check_model_args,
     config_differences,
     config_values,
@@ -46,7 +44,8 @@ from roxxel.config import (
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Generator
-    from pathlib import Path
+
+    from roxxel_curriculum import Plan
 
 
 DESCRIPTION = """\
@@ -91,7 +90,8 @@ def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
     config = config_of(options)
     check_model_args(config)
-    done = None if options.preflight or options.verbose else _steps_of_complete(config)
+    before = None if options.preflight or options.verbose else _before(config)
+    done = None if before is None else _steps_of_complete(config, *before)
     if starts_several(options) and done is None:
         run_several(options)
         return
@@ -111,10 +111,9 @@ def run(options: argparse.Namespace) -> None:
         if not found.ok:
             raise ConfigError(f"{config.file}: the run is not ready; see above")
         return
-    run_folder = config.run_folder
-    assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     if is_first:
-        _begin(config, run_folder, is_verbose=options.verbose)
+        is_new = before is not None and _reads_otherwise(config, before[1])
+        _begin(config, trainer.plan(), is_whole=options.verbose or is_new)
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:
@@ -124,24 +123,34 @@ def run(options: argparse.Namespace) -> None:
         _say_ending(config, text if is_idle else str(summary))
 
 
-def _steps_of_complete(config: RunConfig) -> int | None:
-    """Return the steps of a run that is complete under its own config; else None.
+def _before(config: RunConfig) -> tuple[RunFolder, RunConfig] | None:
+    """Return the run in a config's folder, with the config that it used last.
 
-    It reads only the folder, because making the model may take long.
+    The result is None without such a run, and if the trainer has to name what is wrong.
     """
     if config.run_folder is None:
         return None
     try:
         run = RunFolder(config.run_folder)
-        used, step = used_config(run), run.saved_step
+        used = used_config(run)
     except (OSError, ValueError):
-        return None  # The trainer names what is wrong.
-    if used is None or used.folder.resolve() != config.folder.resolve():
+        return None
+    return None if used is None else (run, used)
+
+
+def _steps_of_complete(
+    config: RunConfig, run: RunFolder, used: RunConfig
+) -> int | None:
+    """Return the steps of a run that is complete under its own config; else None.
+
+    It reads only the folder, because making the model may take long.
+    """
+    if used.folder.resolve() != config.folder.resolve():
         return None
     same = replace(config, file=used.file, relative_to=used.relative_to)
-    if step is None or step != run.total_steps or same != used:
-        return None
-    return None if run.owes_evaluation else step
+    step = run.saved_step
+    is_complete = step == run.total_steps and same == used and not run.owes_evaluation
+    return step if is_complete else None
 
 
 @contextmanager
@@ -184,14 +193,9 @@ def _say_beginning(config: RunConfig) -> None:
         )
 
 
-def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
+def _begin(config: RunConfig, plan: Plan, *, is_whole: bool) -> None:
     """Print what the run will read."""
-    with Progress(f"reading {run_folder}"):
-        before = RunFolder(run_folder)
-        is_shown = is_verbose or _reads_otherwise(config, before)
-        state = begun_state(config, before.path)
-    plan = planned(config, state)
-    if is_shown:
+    if is_whole:
         tell(str(plan))
     else:
         tell(plan.brief)
@@ -200,11 +204,10 @@ def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> No
     tell("")
 
 
-def _reads_otherwise(config: RunConfig, run: RunFolder) -> bool:
+def _reads_otherwise(config: RunConfig, used: RunConfig) -> bool:
     """Return whether the run's last start had another schedule, seed or sources."""
-    before = used_config(run)
-    return before is not None and any(
-        getattr(before, name) != getattr(config, name)
+    return any(
+        getattr(used, name) != getattr(config, name)
         for name in ("schedule", "sources", "readers", "seed")
     )
 
