@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS = {f"roxxel-{name}": f"roxxel_{name}.cli" for name in PASSED_ON}
+PROGRAMS = {f"roxxel-{name}": f"roxxel_{name}.cli" for name in ("prepare", *PASSED_ON)}
 
 
 def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -120,7 +120,7 @@ def test_help_of_arguments_has_one_form(name: str) -> None:
     ("program", "typed", "meant"),
     [
         ("roxxel", "tarin", "train"),
-        ("roxxel-prepare", "comit", "commit"),
+        ("roxxel-prepare", "wirte", "write"),
         ("roxxel-format", "verfy", "verify"),
         ("roxxel-ckpt", "lss", "ls"),
     ],
@@ -136,8 +136,8 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
 @pytest.mark.parametrize(
     "words",
     [
-        ["prepare", "write", "--tokeniser", "bytes"],
-        ["prepare", "write", "texts", "web", "--tokeniser=bytes"],
+        ["write", "--tokeniser", "bytes"],
+        ["write", "texts", "web", "--tokeniser=bytes"],
         ["write", "texts", "web", "--tokeniser", "bytes"],
     ],
 )

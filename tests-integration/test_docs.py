@@ -264,7 +264,7 @@ def test_reference_is_made_from_the_code() -> None:
         assert f"| `{setting}` |" in pages["config"]
     first = re.findall(r"^\| `(\w+)` \|", pages["config"], re.MULTILINE)[:4]
     assert set(first) == {"model", "save_path", "sources", "phases"}
-    for command in ("train", "where", "format info", "ckpt delete", "prepare plan"):
+    for command in ("train", "where", "format info", "ckpt delete", "write"):
         assert f"## roxxel {command}\n" in pages["commands"]
     assert "| `--until` `K` | only the steps before step K |" in pages["commands"]
     assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]

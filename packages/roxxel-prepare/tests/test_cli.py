@@ -348,7 +348,7 @@ def test_a_path_that_cannot_be_meant_is_refused(
     for arguments, message in (
         (("write", tmp_path / "c.rox", ""), "an input is empty"),
         (("write", text, text), f"{text}: is no folder; name a corpus by"),
-        (("commit", text), f"{text}: is no folder"),
+        (("write", text, "--commit"), f"{text}: is no folder"),
         (("clean", text), f"{text}: is no folder"),
         (("compact", tmp_path / "c"), "no such corpus"),
         (("adopt", tmp_path / "c"), "no such file"),
@@ -531,20 +531,22 @@ def test_split_divides_by_content_alone(
     documents = documents_of(*[9] * 500)
     twice = [*documents, *documents[:50]]
     Roxxel(tmp_path / "all.rox").write(twice, separator=5)
-    kept, held_out = tmp_path / "train.rox", tmp_path / "valid.rox"
+    kept, held_out = tmp_path / "train.rox", tmp_path / "train_valid.rox"
+    divided = "write", kept, tmp_path / "all.rox", "--split"
 
-    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 0.2) == 0
+    assert run(*divided, "valid=0.2") == 0
 
     parts = [[d.tobytes() for d in Roxxel(path).documents] for path in (kept, held_out)]
     assert sorted(parts[0] + parts[1]) == sorted(d.tobytes() for d in twice)
     assert not set(parts[0]) & set(parts[1])
     assert 60 < len(parts[1]) < 160
     assert Roxxel(kept).documents.with_separator[0][-1] == 5
-    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 0.3) == 1
-    assert "split is 0.2 in the corpus, 0.3 given" in capsys.readouterr().err
+    assert run(*divided, "valid=0.3") == 1
+    error = capsys.readouterr().err
+    assert "split is valid=0.2 in the corpus, valid=0.3 given" in error
     with pytest.raises(SystemExit):
-        run("split", tmp_path / "all.rox", kept, held_out, "--share", 2)
-    assert "'2' is not a share between 0 and 1" in capsys.readouterr().err
+        run(*divided, "valid=2")
+    assert "'valid=2' is not NAME=SHARE with a share" in capsys.readouterr().err
 
 
 def test_a_split_that_leaves_one_side_empty_writes_nothing(
@@ -553,9 +555,9 @@ def test_a_split_that_leaves_one_side_empty_writes_nothing(
     target = tmp_path / "all.rox"
     Roxxel(target).write([[1, 2], [3]])
 
-    assert run("split", target, tmp_path / "a.rox", tmp_path / "b.rox") == 1
+    assert run("write", tmp_path / "a.rox", target, "--split", "b=0.02") == 1
     error = capsys.readouterr().err
-    assert "b.rox: none of 2 documents would be in this corpus with share" in error
+    assert "a_b.rox: none of 2 documents would be in this corpus with share" in error
     assert list(tmp_path.iterdir()) == [target]
 
 

@@ -106,8 +106,8 @@ def test_a_packed_corpus_is_not_split_into_parts_of_documents(
     tmp_path: Path, inputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(tmp_path / "c_*.rox", inputs) == 0
-    paths = [str(tmp_path / each) for each in ("c_*.rox", "a_*.rox", "b_*.rox")]
-    assert main(["split", *paths]) == 1
+    paths = [str(tmp_path / each) for each in ("a_*.rox", "c_*.rox")]
+    assert main(["write", *paths, "--split", "valid=0.02"]) == 1
     assert "bins of 33 tokens" in capsys.readouterr().err
 
 
@@ -163,8 +163,8 @@ def test_parts_and_held_out_documents_of_buckets(
     said = capsys.readouterr().out
     for unit in (33, 64):
         path = str(tmp_path / "b" / f"c_{unit}_*.rox")
-        assert roxxel_command(f"prepare commit '{path}'") in said
-        assert main(["commit", path]) == 0
+        assert roxxel_command(f"prepare write '{path}' --commit") in said
+        assert main(["write", path, "--commit"]) == 0
         assert Roxxel(tmp_path / "b" / f"c_{unit}_valid_*.rox").unit == unit
     assert content(tmp_path / "a") == content(tmp_path / "b")
 

@@ -197,14 +197,15 @@ def test_the_command_takes_plain_names(
     assert main(["write", "t.rox", "a.npy", "--max-shard-bytes", "20000"]) == 0
     assert main(["info", "t", "--no-lengths"]) == 0
     assert main(["verify", "t.rox"]) == 0
-    split = ["split", "t.rox", "a.rox", "b.rox", "--share", "0.5"]
-    assert main([*split, "--max-shard-bytes", "20000"]) == 0
-    assert main(["split", "t.rox", "t", "b.rox"]) == 1
+    split = ["--split", "b=0.5"]
+    words = [*split, "--max-shard-bytes", "20000"]
+    assert main(["write", "a.rox", "t.rox", *words]) == 0
+    assert main(["write", "t", "t.rox", *split]) == 1
 
     assert "a write could delete files of" in capsys.readouterr().err
-    assert Roxxel("a").num_tokens + Roxxel("b").num_tokens == 5000
+    assert Roxxel("a").num_tokens + Roxxel("a_b").num_tokens == 5000
     names = names_in(tmp_path)
-    assert {"a_000.rox", "b_000.rox", "t_manifest.json"} < {*short(names)}
+    assert {"a_000.rox", "a_b_000.rox", "t_manifest.json"} < {*short(names)}
     assert "t.rox" not in names
 
 

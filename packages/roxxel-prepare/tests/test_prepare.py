@@ -30,7 +30,7 @@ from roxxel_store import roxxel_command
 from .helpers import main, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from roxxel_prepare._inputs.input_record import Part
 
@@ -177,14 +177,14 @@ def test_parts_in_any_order_give_the_bytes_of_one_process(
         assert run("write", target, folder, *options, "--part", f"{member}/7") == 0
         if number == 3:
             capsys.readouterr()
-            assert run("commit", target) == 1
+            assert run("write", target, "--commit") == 1
             assert "units are not done: " in capsys.readouterr().err
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
     assert content(tmp_path / "parts") == content(tmp_path / "one")
     assert len(content(tmp_path / "one")) > 7
     assert Roxxel(target).leftovers() == []
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
     assert "already committed" in capsys.readouterr().err
 
 
@@ -427,12 +427,12 @@ def test_a_file_of_a_unit_that_cannot_be_looked_at_is_not_taken_for_absent(
             return stat(path, **options)
 
         context.setattr(os, "stat", refuse)
-        assert run("commit", target) == 1
+        assert run("write", target, "--commit") == 1
     said = capsys.readouterr().err
     assert "Input/output error" in said
     assert f"{ending}:" in said
 
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
 
 def test_a_unit_may_be_written_twice_at_the_same_time(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_unit_may_be_written_twice_at_the_same_time(tmp_path: Path) -> None:
 
     members = [subprocess.Popen([*command, "--part", "0/1"]) for _ in range(2)]
     assert [member.wait() for member in members] == [0, 0]
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
     assert content(tmp_path / "twice") == content(tmp_path / "one")
 
@@ -458,7 +458,7 @@ def test_units_without_documents_are_done(tmp_path: Path) -> None:
 
     for member in (0, 1):
         assert run(*command, "--part", f"{member}/2") == 0
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
     assert read_all(target) == [b"text 0", b"text 2"]
 
@@ -631,12 +631,6 @@ def test_empty_arrays_do_not_decide_the_dtype_wherever_units_end(
         assert Roxxel(target).dtype == np.uint16
 
 
-def units_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> Sequence[Any]:
-    capsys.readouterr()
-    assert run("plan", "c_*.rox", *arguments, "--json") == 0
-    return json.loads(capsys.readouterr().out)["units"]
-
-
 def test_plan_shows_the_units_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -644,19 +638,16 @@ def test_plan_shows_the_units_and_writes_nothing(
     small = texts(tmp_path, 3)
 
     inputs = small[0], tmp_path / "a.jsonl", *small[1:]
-    units = units_of(capsys, *inputs, "--unit-bytes", 40)
+    assert run("write", "c_*.rox", *inputs, "--unit-bytes", 40, "--dry-run") == 0
 
-    assert [[(each["path"], each["span"]) for each in u["inputs"]] for u in units] == [
-        [(str(small[0]), None)],
-        [(str(tmp_path / "a.jsonl"), [0, 50])],
-        [(str(tmp_path / "a.jsonl"), [50, 100])],
-        [(str(small[1]), None), (str(small[2]), None)],
+    _, *units, last = capsys.readouterr().out.splitlines()
+    assert [unit.split(maxsplit=2) for unit in units] == [
+        ["0", "0", str(small[0])],
+        ["1", "50", f"{tmp_path / 'a.jsonl'} [0:50]"],
+        ["2", "50", f"{tmp_path / 'a.jsonl'} [50:100]"],
+        ["3", "3", f"{small[1]} and 1 more"],
     ]
-    assert [unit["bytes"] for unit in units] == [0, 50, 50, 3]
-    assert run("plan", "c_*.rox", *inputs, "--unit-bytes", 40) == 0
-    assert f"2             50  {tmp_path / 'a.jsonl'} [50:100]" in (
-        capsys.readouterr().out
-    )
+    assert last == "4 units, 103 bytes, c_*.rox"
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -668,14 +659,14 @@ def test_folders_and_patterns_mean_their_files_in_natural_order(
     for name in ("10.txt", "9.txt", ".no.txt", ".hidden/1.txt", "sub/1.txt"):
         (tmp_path / "in" / name).write_text(name, encoding="utf-8")
 
-    def names(*arguments: object) -> list[str]:
-        (unit,) = units_of(capsys, *arguments)
-        folder = tmp_path / "in"
-        return [str(Path(each["path"]).relative_to(folder)) for each in unit["inputs"]]
+    def names(given: Path) -> list[str]:
+        target = tmp_path / "c_*.rox"
+        assert run("write", target, given, "--exist", "replace") == 0
+        return [document.tobytes().decode() for document in Roxxel(target).documents]
 
     assert names(tmp_path / "in") == ["9.txt", "10.txt", "sub/1.txt"]
     assert names(tmp_path / "in" / "[0-9]*.txt") == ["9.txt", "10.txt"]
-    assert run("plan", "c_*.rox", tmp_path / "no*.txt") == 1
+    assert run("write", "c_*.rox", tmp_path / "no*.txt", "--dry-run") == 1
     assert "no*.txt: no file matches the pattern" in capsys.readouterr().err
 
 
@@ -739,22 +730,22 @@ def test_a_second_commit_says_that_the_first_was_one(
 ) -> None:
     target = tmp_path / "out" / "c_*.rox"
     command = "write", target, *texts(tmp_path, 3), "--unit-bytes", 1
-    assert run("commit", target) == 1
+    assert run("write", target, "--commit") == 1
     assert "has no preparation to commit" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert run(*command, "--part", "0/1") == 0
-    command = roxxel_command(f"prepare commit '{target}'")
+    command = roxxel_command(f"prepare write '{target}' --commit")
     assert command in capsys.readouterr().out
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
     before = content(target.parent)
     capsys.readouterr()
 
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
     assert f"{target}: already committed, with 3 tokens" in capsys.readouterr().err
     assert content(target.parent) == before
     Roxxel(tmp_path / "d_*.rox").write([[1]], vocab_size=9)
-    assert run("commit", tmp_path / "d_*.rox") == 1
+    assert run("write", tmp_path / "d_*.rox", "--commit") == 1
 
 
 @pytest.mark.parametrize(("options", "count"), [((), 2), (("--separator", "none"), 0)])
@@ -768,7 +759,7 @@ def test_each_part_says_that_nothing_ends_its_documents_and_the_commit_does_not(
     command = "write", target, *texts(tmp_path, 3), "--unit-bytes", 1, *options
     for part in ("0/2", "1/2"):
         assert run(*command, "--part", part) == 0
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
     assert capsys.readouterr().err.count("nothing marks where a document") == count
 
@@ -780,7 +771,8 @@ def test_plan_takes_the_arguments_of_a_write(
     options = "--separator", 0, "--dtype", "uint16", "--workers", 2, "--shuffle", 1
     split = "--split", "held=0.1", "--exist", "append", "--block-size", 64
 
-    assert len(units_of(capsys, path, *options, *split)) == 1
+    assert run("write", "c_*.rox", path, *options, *split, "--dry-run") == 0
+    assert "1 units" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -199,7 +199,7 @@ def test_twins_of_one_unit_do_no_harm_wherever_they_meet(
     monkeypatch.setattr(documents, "documents_in", met)
     assert run(*command, "0/1") == 0
     assert meetings == [0]
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
 
     assert content(target.parent) == expected
 
@@ -267,7 +267,7 @@ def test_a_part_inside_a_long_line_needs_no_memory_for_it(tmp_path: Path) -> Non
     options = "--unit-bytes", 5_000_000
 
     inside = peak_mib("write", target, path, *options, "--part", "2/11")
-    nothing = peak_mib("plan", target, path, *options)
+    nothing = peak_mib("write", target, path, *options, "--dry-run")
     assert run("write", target, path, *options) == 0
 
     assert inside < nothing + 20
@@ -397,7 +397,7 @@ def test_a_compaction_does_not_stop_the_commit_of_a_replacement(
     monkeypatch.setattr("roxxel_prepare._run.unit_writer.UnitWriter.write_unit", refuse)
 
     assert corpus.compact().num_merged == 2
-    assert run(*(("commit", corpus.filepath) if commits else command)) == 0
+    assert run(*(("write", corpus.filepath, "--commit") if commits else command)) == 0
 
     assert Roxxel(corpus.filepath).num_documents == 9
     assert corpus.leftovers() == []
@@ -414,7 +414,7 @@ def test_a_replacement_after_another_append_goes_on_when_it_is_repeated(
     corpus, command = replacing
     monkeypatch.setattr("roxxel_prepare._run.unit_writer.UnitWriter.write_unit", refuse)
     corpus.write([[3]], dtype="uint8", exist="append")
-    repeated = ("commit", corpus.filepath) if commits else command
+    repeated = ("write", corpus.filepath, "--commit") if commits else command
 
     assert run(*repeated) == 1
     assert "repeat the command" in capsys.readouterr().err
@@ -435,7 +435,7 @@ def test_the_same_command_may_commit_while_this_one_is_about_to(
 
     def commit_second(*arguments: Any) -> WriteSummary:
         monkeypatch.undo()
-        assert run("commit", corpus.filepath) == 0
+        assert run("write", corpus.filepath, "--commit") == 0
         return commit(*arguments)
 
     monkeypatch.setattr("roxxel_prepare._run.preparation.commit_plan", commit_second)

@@ -111,7 +111,7 @@ def test_any_runner_writes_the_same_files(tmp_path: Path, shard: list[Any]) -> N
         folder = "parts" if runner[0] == "--part" else f"workers_{runner[1]}"
         target = tmp_path / folder / "c_*.rox"
         assert run("write", target, source, *options, *runner) == 0
-    assert run("commit", tmp_path / "parts" / "c_*.rox") == 0
+    assert run("write", tmp_path / "parts" / "c_*.rox", "--commit") == 0
 
     folders = [tmp_path / name for name in ("workers_1", "workers_2", "parts")]
     contents = [

@@ -53,7 +53,7 @@ def test_a_flipped_bit_in_a_record_commits_nothing_and_loses_nothing(
         damaged[at] ^= 1 << (at % 8)
         path.write_bytes(damaged)
 
-        assert run("commit", target) == 1
+        assert run("write", target, "--commit") == 1
 
         error = capsys.readouterr().err
         assert "0 (" in error if kind == "unit" else str(path) in error
@@ -61,7 +61,7 @@ def test_a_flipped_bit_in_a_record_commits_nothing_and_loses_nothing(
         path.unlink()  # As the message says.
     assert run(*part) == 0
     assert path.read_bytes() == data
-    assert run("commit", target) == 0
+    assert run("write", target, "--commit") == 0
     assert documents(target) == [b"ab" * n for n in range(60)]
 
 
@@ -111,7 +111,7 @@ def test_a_record_of_another_release_is_not_called_damaged(
     del table["crc32"]
     path.write_bytes(seal(table | {"version": 2}))
 
-    assert run("commit", part[1]) == 1
+    assert run("write", part[1], "--commit") == 1
 
     error = capsys.readouterr().err
     assert str(path) in error

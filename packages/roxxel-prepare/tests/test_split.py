@@ -1,4 +1,4 @@
-"""`split`: its two outputs and its source are three corpora, or nothing is written."""
+"""`write --split` of a corpus: its outputs are other corpora, or nothing is written."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from .helpers import main
 DOCUMENTS = [[number] * 50 for number in range(60)]
 
 
-def split(*arguments: object) -> int:
-    return main(["split", *map(str, arguments), "--share", "0.3"])
+def split(source: object, kept: object, *arguments: str, name: str = "valid") -> int:
+    """Divide a corpus: three documents of ten into `KEPT_name_*.rox`, all others."""
+    return main(["write", str(kept), str(source), "--split", f"{name}=0.3", *arguments])
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -41,18 +42,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("exist", ["keep", "replace", "append", "error"])
-@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize(
-    ("source", "output"),
+    ("source", "kept"),
     [
         ("one.rox", "one.rox"),
         ("one.rox", "many/../one.rox"),
         ("one.rox", "link.rox"),
         ("link.rox", "one.rox"),
         ("one.rox", "hard.rox"),
-        ("many", "many/a_*.rox"),
-        ("many", "link"),
-        ("link", "many/a_*.rox"),
+        ("many/*.rox", "many/a_*.rox"),
+        ("many/*.rox", "link"),
+        ("link/*.rox", "many/a_*.rox"),
         ("many/a_*.rox", "many"),
         ("many/SHARD", "many/a_*.rox"),
         ("many/a_*.rox", "many/SHARD"),
@@ -60,64 +60,57 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_output_that_is_the_source_is_refused_before_anything_is_written(
     source: str,
-    output: str,
-    number: int,
+    kept: str,
     exist: str,
     folder: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (shard, *_) = (path.name for path in (folder / "many").glob("a_*.rox"))
-    source, output = (each.replace("SHARD", shard) for each in (source, output))
+    source, kept = (each.replace("SHARD", shard) for each in (source, kept))
     before = files_in(folder)
-    outputs = [folder / "other_*.rox", folder / "other_*.rox"]
-    outputs[number] = folder / output
 
-    assert split(folder / source, *outputs, "--exist", exist) == 1
+    assert split(folder / source, folder / kept, "--exist", exist) == 1
 
     message = capsys.readouterr().err
-    assert f"{folder / output}: a write could delete files of " in message
+    assert f"{folder / kept}: a write could delete files of " in message
     assert f"{folder / source}, the source of the split; use another path" in message
     assert message.count("\n") == 1
     assert files_in(folder) == before
 
 
 @pytest.mark.parametrize(
-    ("kept", "held_out"),
+    ("source", "kept"),
     [
-        ("new.rox", "new.rox"),
-        ("new.rox", "many/../new.rox"),
-        ("new/", "new/shard_*.rox"),
-        ("new/*.rox", "new/"),
-        ("new", "new.rox"),
-        ("link/b_*.rox", "many/b_*.rox"),
-        ("b_*.rox", "b_00003.rox"),
-        ("b_00003.rox", "b_*.rox"),
-        ("b_*.rox", "b_2024*.rox"),
-        ("b_*.rox", "b_*7.rox"),
+        ("many/x_valid_*.rox", "many/x_*.rox"),
+        ("link/x_valid_*.rox", "many/x_*.rox"),
+        ("y_valid.rox", "y.rox"),
+        ("y_valid.rox", "z.rox"),
+        ("z_valid.rox", "y.rox"),
     ],
 )
-def test_outputs_that_are_one_corpus_are_refused_before_anything_is_written(
-    kept: str, held_out: str, folder: Path, capsys: pytest.CaptureFixture[str]
+def test_held_out_corpus_that_is_the_source_is_refused_likewise(
+    source: str, kept: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in ("many/x_valid_*.rox", "y_valid.rox"):
+        Roxxel(folder / name).write(DOCUMENTS, dtype="uint16")
+    (folder / "z_valid.rox").symlink_to(folder / "y_valid.rox")
     before = files_in(folder)
 
-    source = folder / "one.rox"
-    outputs = f"{folder}/{kept}", f"{folder}/{held_out}"
-    code = split(source, *outputs, "--exist", "replace")
+    assert split(folder / source, folder / kept, "--exist", "replace") == 1
 
-    assert code == 1
     message = capsys.readouterr().err
-    assert f"{outputs[1]}: a write could delete files of " in message
-    assert f"{outputs[0]}, the corpus of the kept documents; use ano" in message
+    assert f"{folder / source}, the source of the split; use another path" in message
     assert files_in(folder) == before
 
 
 @pytest.mark.parametrize(
     ("kept", "held_out"),
     [
-        ("many/a_kept_*.rox", "many/a_held_*.rox"),
-        ("many/kept.rox", "many/held.rox"),
-        ("link/kept_*.rox", "held"),
+        ("many/a_kept_*.rox", "many/a_kept_valid_*.rox"),
+        ("many/kept.rox", "many/kept_valid.rox"),
+        ("link/kept_*.rox", "many/kept_valid_*.rox"),
+        ("new/*.rox", "new/valid/*.rox"),
+        ("new/", "new_valid/"),
     ],
 )
 def test_outputs_beside_the_source_leave_it_whole(
@@ -127,8 +120,7 @@ def test_outputs_beside_the_source_leave_it_whole(
 
     source = folder / "many" / "a_*.rox"
     for _ in range(2):
-        code = split(source, folder / kept, folder / held_out, "--exist", "replace")
-        assert code == 0
+        assert split(source, f"{folder}/{kept}", "--exist", "replace") == 0
 
     assert {name: files_in(folder)[name] for name in before} == before
     parts = [Roxxel(folder / kept), Roxxel(folder / held_out)]
@@ -137,28 +129,17 @@ def test_outputs_beside_the_source_leave_it_whole(
     assert len(parts[1].documents) > 1
 
 
-def test_a_folder_that_gets_both_outputs_keeps_both(folder: Path) -> None:
-    kept, held_out = folder / "new" / "kept_*.rox", f"{folder}/new/"
-
-    assert split(folder / "one.rox", kept, held_out, "--exist", "replace") == 0
-
-    parts = [Roxxel(kept), Roxxel(folder / "new" / "shard_*.rox")]
-    found = [each.tolist() for part in parts for each in part.documents]
-    assert sorted(found) == DOCUMENTS
-
-
 def test_a_split_does_not_lose_columns_without_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "c_*.rox"
     rows = [{"prompt": f"q{n}", "completion": "a"} for n in range(200)]
     Roxxel(source).write(rows, separator=0, prompt="prompt", completion="completion")
-    arguments = [str(source), str(tmp_path / "a.rox"), str(tmp_path / "b.rox")]
 
-    assert main(["split", *arguments, "--share", "0.3"]) == 1
+    assert split(source, tmp_path / "a.rox") == 1
     assert capsys.readouterr().err == (
-        f"roxxel-prepare: {source}: has columns (loss_mask), which a split does not "
-        f"copy; hold documents out with `{roxxel_command('prepare write --split')}`\n"
+        f"roxxel-prepare: {source}: has columns (loss_mask), which a split of a corpus "
+        "does not copy; pass --split when you write the files\n"
     )
 
 
@@ -185,7 +166,8 @@ def test_appended_deliveries_are_divided_by_one_rule(
                 continue
             new = folder / f"new{number}_*.rox"
             assert main(["write", str(new), str(source), *words]) == 0
-            assert split(new, *outputs, "--exist", "append" if number else "keep") == 0
+            exist = "append" if number else "keep"
+            assert split(new, outputs[0], "--exist", exist) == 0
 
         kept, held_out = (
             {each.tobytes() for each in Roxxel(path).documents} for path in outputs
@@ -203,9 +185,7 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     plain = [str(source), "--separator", "0"]
     with_split = [*plain, "--split", "valid=0.3"]
     assert main(["write", str(kept), *with_split]) == 0
-    command = roxxel_command(
-        "prepare split NEW KEPT HELD_OUT --share 0.3 --exist append"
-    )
+    command = roxxel_command("prepare write KEPT NEW --split NAME=0.3 --exist append")
     before = files_in(tmp_path)
 
     def is_refused(*words: str) -> bool:
@@ -223,17 +203,17 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     assert files_in(tmp_path) == before
 
     assert main(["write", str(new), *plain]) == 0
-    others = ["--share", "0.2", "--exist", "append"]
-    assert main(["split", str(new), str(kept), str(held_out), *others]) == 1
+    append = ["--exist", "append"]
+    other = ["write", str(kept), str(new), "--split", "valid=0.2", *append]
+    assert main(other) == 1
     assert command in capsys.readouterr().err
-    assert split(new, held_out, kept, "--exist", "append") == 1  # The wrong sides.
     # A second side that refuses leaves the first one as it was.
-    undivided = tmp_path / "o_*.rox"
+    undivided = tmp_path / "c_other_*.rox"
     assert main(["write", str(undivided), *plain]) == 0
     before = files_in(tmp_path)
-    assert split(new, kept, undivided, "--exist", "append") == 1
+    assert split(new, kept, *append, name="other") == 1
     assert files_in(tmp_path) == before
-    assert split(new, kept, held_out, "--exist", "append") == 0
+    assert split(new, kept, *append) == 0
     assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents == 2 * 99
 
 
@@ -281,8 +261,8 @@ def test_a_split_says_its_shares_of_documents_and_tokens(
     for part in ("0/2", "1/2"):
         more = ["--split", "valid=0.3", "--part", part, "--unit-bytes", "999"]
         main(["write", str(tmp_path / "p_*.rox"), str(source), *words, *more])
-    main(["commit", str(tmp_path / "p_*.rox")])
+    main(["write", str(tmp_path / "p_*.rox"), "--commit"])
     assert last_line() == said
     main(["write", str(tmp_path / "all_*.rox"), str(source), *words])
-    split(tmp_path / "all_*.rox", tmp_path / "k_*.rox", tmp_path / "h_*.rox")
+    split(tmp_path / "all_*.rox", tmp_path / "k_*.rox")
     assert last_line() == said

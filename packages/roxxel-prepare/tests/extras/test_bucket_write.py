@@ -71,9 +71,9 @@ def test_a_corpus_in_a_bucket_is_split_into_two_of_them(
     monkeypatch.chdir(tmp_path)
     whole = Roxxel(URL)
     whole.write(documents(0), separator=0)
-    outputs = [f"s3://data/{name}/web_*.rox" for name in ("kept", "held")]
+    outputs = [f"s3://data/kept/{name}*.rox" for name in ("web_", "web_held_")]
 
-    assert main(["split", URL, *outputs, "--share", "0.2"]) == 0
+    assert main(["write", outputs[0], URL, "--split", "held=0.2"]) == 0
 
     kept, held = map(Roxxel, outputs)
     assert kept.num_documents + held.num_documents == whole.num_documents
@@ -86,7 +86,7 @@ def test_a_split_into_the_folder_of_its_source_names_the_source(
     Roxxel(URL).write(documents(0), separator=0)
     before = names(bucket)
 
-    assert main(["split", URL, URL, "s3://data/held/*.rox", "--share", "0.2"]) == 1
+    assert main(["write", URL, URL, "--split", "held=0.2"]) == 1
 
     assert f"{URL}, the source of the split" in capsys.readouterr().err
     assert names(bucket) == before
@@ -310,7 +310,7 @@ def test_parts_and_workers_give_the_bytes_of_a_disk(
     for member in (2, 0, 1, 0):
         assert main(["write", URL, *options, "--part", f"{member}/3"]) == 0
     assert main(["clean", URL]) == 0
-    assert main(["commit", URL]) == 0
+    assert main(["write", URL, "--commit"]) == 0
     assert stored() == expected
     assert Roxxel(URL).verify().ok
 

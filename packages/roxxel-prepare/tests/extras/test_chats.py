@@ -374,7 +374,7 @@ def test_the_command_takes_the_template_of_a_file(
     words = ["--tokenizer", str(tokenizer)]
 
     assert main(["write", corpus, str(path), "--chat", *words]) == 0
-    assert main(["plan", corpus, str(path), "--chat", *words]) == 0
+    assert main(["write", corpus, str(path), "--chat", *words, "--dry-run"]) == 0
     other = ["--chat-template", template(tmp_path, MARKED), "--exist", "replace"]
     assert main(["write", corpus, str(path), *other, *words]) == 0
     assert parts(Roxxel(corpus), tokenizer)[0] == (

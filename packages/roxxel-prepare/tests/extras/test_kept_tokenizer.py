@@ -72,7 +72,7 @@ def written_in_parts(corpus: str) -> None:
     for part in range(2):
         write_files(corpus, "in.jsonl", tokenizer="tok", part=(part, 2), unit_bytes=100)
         assert main(["clean", corpus]) == 0
-    assert main(["commit", corpus]) == 0
+    assert main(["write", corpus, "--commit"]) == 0
 
 
 def written_into_a_bucket(corpus: str) -> None:
@@ -114,18 +114,16 @@ def adopted(corpus: str) -> None:
 
 def split(corpus: str) -> None:
     written("whole_*.rox")
-    outputs = [corpus, "held_*.rox"]
-    for each in outputs:
-        Path(each).parent.mkdir(exist_ok=True)
-    shared = ["--share", "0.3", "--max-shard-bytes", "20000"]
-    assert main(["split", "whole_*.rox", *outputs, *shared]) == 0
-    assert Roxxel("held_*.rox").tokenizer_files
+    Path(corpus).parent.mkdir(exist_ok=True)
+    words = ["--split", "held=0.3", "--max-shard-bytes", "20000"]
+    assert main(["write", corpus, "whole_*.rox", *words]) == 0
+    assert Roxxel(corpus.replace("_*", "_held_*")).tokenizer_files
 
 
 def split_into_files(corpus: str) -> None:
     Roxxel("whole.rox").write(TEXTS, tokenizer="tok")
-    outputs = [corpus.replace("_*", ""), "held.rox"]
-    assert main(["split", "whole.rox", *outputs, "--share", "0.3"]) == 0
+    kept = corpus.replace("_*", "")
+    assert main(["write", kept, "whole.rox", "--split", "held=0.3"]) == 0
 
 
 def cleaned(corpus: str) -> None:

@@ -65,7 +65,8 @@ def roxxel_command(line: str) -> str:
     """Return a command of a package as the user of this environment types it.
 
     `roxxel format` is `roxxel-format` where only this package is installed, and the
-    form of all pages where everything is. It looks at the installed commands, which
+    form of all pages where everything is. `roxxel-prepare write` is then `roxxel
+    write`. It looks at the installed commands, which
     takes 10 ms once a message is printed. It imports no package, and another project
     named roxxel cannot mislead it.
 
@@ -81,4 +82,4 @@ def roxxel_command(line: str) -> str:
     installed = metadata.entry_points(
         group="console_scripts", name="roxxel", value="roxxel.cli:main"
     )
-    return f"roxxel{' ' if installed else '-'}{line}"
+    return f"roxxel {line.removeprefix('prepare ')}" if installed else f"roxxel-{line}"

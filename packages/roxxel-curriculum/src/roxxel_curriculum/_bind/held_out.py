@@ -29,7 +29,7 @@ def notes_on_held_out(
                 yield (
                     f"{label} {source.name!r} {shared} source {trained.name!r}, so its "
                     "loss says nothing about text that the model has not seen; hold "
-                    f"documents out with `{roxxel_command('prepare split')}`"
+                    f"documents out with `{roxxel_command('prepare write --split')}`"
                 )
     for row in plan.sources:
         if row.epochs > 1:

@@ -159,7 +159,7 @@ class Recipe:
     def how_to_append(manifest: Manifest | None, share: float) -> str:
         """Describe how to add documents to both sides of a split.
 
-        The command `split` copies no columns, and does not divide bins.
+        A split of a corpus copies no columns, and does not divide bins.
         """
         if manifest is not None and (manifest.columns or manifest.bins is not None):
             command = roxxel_command(f"prepare write NEW FILES --split NAME={share}")
@@ -168,7 +168,7 @@ class Recipe:
                 f"same rule, with `{command}`"
             )
         command = roxxel_command(
-            f"prepare split NEW KEPT HELD_OUT --share {share} --exist append"
+            f"prepare write KEPT NEW --split NAME={share} --exist append"
         )
         return (
             "write the new documents into a corpus NEW of their own, and divide it by "

@@ -1,4 +1,4 @@
-"""The `roxxel-prepare` command: write, plan, commit, scan and split.
+"""The `roxxel-prepare` command: write and scan.
 
 An error is one sentence on the standard error. `roxxel_store.command.EXIT_CODES` says
 what the exit codes mean.
@@ -6,7 +6,6 @@ what the exit codes mean.
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -53,8 +52,14 @@ def main(
 
 
 def _write(options: argparse.Namespace) -> int:
-    """Write the documents of files into a corpus."""
+    """Write the documents of files into a corpus, or look, commit or divide one."""
     _check_usage(options)
+    if options.commit:
+        return _commit(options)
+    if options.dry_run:
+        return _show_units(options)
+    if _divides_corpus(options):
+        return split(options)
     given = {name: vars(options)[name] for name in _OF_EVERY_WRITE}
     written = write_files(
         options.corpus,
@@ -90,7 +95,7 @@ def _write(options: argparse.Namespace) -> int:
         # The commit of a corpus also commits what was held out of it.
         for each in outputs:
             if each.side is None or not each.side.is_held_out:
-                line = f"prepare commit {shlex.quote(each.path)}"
+                line = f"prepare write {shlex.quote(each.path)} --commit"
                 say(f"  {roxxel_command(line)}")
     for each in outputs if options.against else ():
         if each.side is None or not each.side.is_held_out:
@@ -155,27 +160,14 @@ def _print_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
         )
 
 
-def _plan(options: argparse.Namespace) -> int:
-    """Print the units of a preparation, without writing anything."""
-    _check_usage(options)
+def _show_units(options: argparse.Namespace) -> int:
+    """Print the units into which a write divides its inputs."""
     fields = Fields(options.field or "", chat=options.chat)
     inputs = find_inputs(
         options.inputs, options.format, fields.text, outputs=[options.corpus]
     )
     check_fields(inputs, {"field": options.field, "chat": bool(options.chat)})
     units = units_of(inputs, options.unit_bytes)
-    if options.json:
-        rows = [
-            {
-                "bytes": unit.num_bytes,
-                "inputs": [
-                    {"path": part.path, "span": part.span} for part in unit.parts
-                ],
-            }
-            for unit in units
-        ]
-        say(json.dumps({"corpus": options.corpus, "units": rows}))
-        return 0
     say(f"{'unit':>6} {'bytes':>14}  inputs")
     for number, unit in enumerate(units):
         say(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
@@ -214,9 +206,40 @@ def _print_summaries(
         say(shares_line(zip(whole[::2], whole[1::2], strict=True)))
 
 
+def _divides_corpus(options: argparse.Namespace) -> bool:
+    """Return whether a write divides a corpus and reads no files."""
+    return options.split is not None and options.inputs[0].endswith(".rox")
+
+
+def _check_alone(options: argparse.Namespace, what: str, *beside: str) -> None:
+    """Exit with a usage error for an option that has no effect beside `what`."""
+    known = {"corpus", "command", "prog", "usage_error", "default_of"}
+    for name, value in vars(options).items():
+        if name not in {*known, *beside} and value != options.default_of(name):
+            option = "INPUT" if name == "inputs" else f"--{name.replace('_', '-')}"
+            options.usage_error(f"argument {option}: not allowed with {what}")
+
+
 def _check_usage(options: argparse.Namespace) -> None:
     """Exit with a usage error for arguments that do not belong together."""
     usage_error: Callable[[str], NoReturn] = options.usage_error
+    if options.commit:
+        _check_alone(options, "--commit", "commit")
+    elif _divides_corpus(options):
+        if len(options.inputs) > 1:
+            usage_error(
+                "argument --split: divides one corpus; quote its pattern, so that the "
+                "shell does not expand it"
+            )
+        what = f"the corpus {options.inputs[0]} as INPUT"
+        _check_alone(options, what, "inputs", "split", "max_shard_bytes", "exist")
+    else:
+        _check_fields(options, usage_error)
+
+
+def _check_fields(
+    options: argparse.Namespace, usage_error: Callable[[str], NoReturn]
+) -> None:
     if options.tokenizer is None:
         if isinstance(options.separator, str):
             usage_error(
@@ -241,10 +264,4 @@ def _check_usage(options: argparse.Namespace) -> None:
         usage_error("argument --chat: not allowed with --prompt and --completion")
 
 
-_COMMANDS = {
-    "write": _write,
-    "plan": _plan,
-    "commit": _commit,
-    "scan": _scan,
-    "split": split,
-}
+_COMMANDS = {"write": _write, "scan": _scan}

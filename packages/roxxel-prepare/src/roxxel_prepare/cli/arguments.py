@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+import argparse
+from functools import partial
+from typing import Any, get_args
 
 from roxxel_format import TokenizerBackend
 from roxxel_format.writing import Exist, Separator
@@ -20,9 +22,6 @@ from roxxel_prepare._scan.grams import NGRAM
 from roxxel_prepare._version import __version__
 from roxxel_prepare.cli import values
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
 
 def parser(prog: str) -> CommandParser:
     """Return the parser, which stores the name of the command as `command`."""
@@ -36,37 +35,7 @@ def parser(prog: str) -> CommandParser:
     commands = found.add_commands()
     _add_write(commands)
     _add_scan(commands)
-    _add_split(commands)
     return found
-
-
-def _add_split(commands: Any) -> None:
-    split = commands.add_parser(
-        "split",
-        examples=["'web_*.rox' 'train_*.rox' 'valid_*.rox' --share 0.01"],
-        help="hold out a share of the documents",
-        description="Write two corpora: a share of the documents, chosen by their "
-        "content, and all others. Equal documents are on the same side.",
-    )
-    split.add_argument(
-        "corpus",
-        metavar="CORPUS",
-        help="the corpus to divide, which does not change",
-    )
-    split.add_argument(
-        "kept", metavar="KEPT", help="where to write all other documents, as for write"
-    )
-    split.add_argument(
-        "held_out", metavar="HELD_OUT", help="where to write the held-out documents"
-    )
-    split.add_argument(
-        "--share",
-        type=values.share,
-        default=0.02,
-        help="share of the documents to hold out, between 0 and 1 (default: 0.02)",
-    )
-    _add_max_shard_bytes(split)
-    _add_exist(split)
 
 
 def _add_scan(commands: Any) -> None:
@@ -105,7 +74,7 @@ def _add_scan(commands: Any) -> None:
     _add_unit_bytes(scan)
 
 
-def _add_against(parser: ArgumentParser, *, is_required: bool = False) -> None:
+def _add_against(parser: Any, *, is_required: bool = False) -> None:
     parser.add_argument(
         "--against",
         action="append",
@@ -124,44 +93,162 @@ def _add_write(commands: Any) -> None:
     write = commands.add_parser(
         "write",
         examples=[
-            "'web_*.rox' texts/ --tokenizer bytes",
-            "'web_*.rox' s3://bucket/crawl/ --tokenizer gpt2 --split valid=0.001",
+            "'web_*.rox' texts/ --tokenizer gpt2 --split valid=0.001",
+            "'web_*.rox' --commit",
+            "'train_*.rox' 'web_*.rox' --split valid=0.01",
         ],
         help="write documents into shards",
         description="Write the documents of files into a corpus. Readers see the "
         "corpus when all of it is written. Run the same command again to continue an "
         "interrupted write.",
     )
-    _add_write_options(write)
-    plan = commands.add_parser(
-        "plan",
-        examples=["'web_*.rox' texts/ --tokenizer bytes"],
-        help="print the units of a write, and write nothing",
-        description="Print the units into which `write` divides these inputs: a unit "
-        "is consecutive files, or a part of one large file. Takes the arguments of "
-        "`write`, so that you can try a command before you run it.",
-    )
-    _add_write_options(plan)
-    plan.add_argument("--json", action="store_true", help="print one JSON object")
-    commit = commands.add_parser(
-        "commit",
-        examples=["'web_*.rox'"],
-        help="commit a corpus whose parts were written with --part",
-        description="Commit a corpus when all members of `write --part` are done. "
-        "Names the missing units if there are any, and then changes nothing.",
-    )
-    commit.add_argument("corpus", metavar="CORPUS", help="the CORPUS of `write --part`")
-
-
-def _add_write_options(write: ArgumentParser) -> None:
     write.add_argument(
         "corpus",
         metavar="CORPUS",
         help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), a folder ("wiki/"), or a '
         "URL of a pattern or a folder",
     )
-    _add_inputs(write)
-    separator = write.add_mutually_exclusive_group()
+    inputs = write.add_argument(
+        "inputs",
+        metavar="INPUT",
+        nargs="+",
+        default=[],
+        help="files, folders, patterns, or URLs of these; - is the standard input. "
+        "With --split, also a corpus to divide, such as web_*.rox",
+    )
+    _add_inputs(write.add_argument_group("documents"))
+    _add_tokens(write.add_argument_group("tokens"))
+    _add_shards(write.add_argument_group("shards"))
+    work = write.add_argument_group("work")
+    _add_runners(work, "then pass --commit")
+    work.add_argument(
+        "--commit",
+        action=partial(_Commit, inputs),
+        nargs=0,
+        default=False,
+        help="commit CORPUS when all members of --part are done; name the missing "
+        "units if there are any, and then change nothing. Takes no INPUT",
+    )
+    _add_unit_bytes(work)
+    work.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the units of the inputs (consecutive files, or a part of one large "
+        "file), and write nothing",
+    )
+    _add_against(work)
+    write.set_defaults(usage_error=write.error, default_of=write.get_default)
+
+
+class _Commit(argparse.Action):
+    """The option `--commit`, which needs no inputs."""
+
+    def __init__(self, inputs: argparse.Action, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._inputs = inputs
+
+    def __call__(self, _: object, namespace: argparse.Namespace, *__: object) -> None:
+        """Let the parser accept a command line without inputs."""
+        namespace.commit = True
+        self._inputs.required = False
+
+
+def _add_inputs(group: Any) -> None:
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        metavar="FORMAT",
+        help=f"one of {', '.join(FORMATS)} (default: that of each file's name, which "
+        "its first bytes must confirm)",
+    )
+    group.add_argument(
+        "--field",
+        type=as_text,
+        help="field of JSON objects, or column of a table, that holds the documents "
+        "(default: text, and messages with --chat)",
+    )
+    group.add_argument(
+        "--prompt",
+        type=as_text,
+        metavar="FIELD",
+        help="field of prompts; with --completion. A document is a prompt and its "
+        "completion, and the column loss_mask is 0 on the prompt",
+    )
+    group.add_argument(
+        "--completion",
+        type=as_text,
+        metavar="FIELD",
+        help="field of completions; with --prompt",
+    )
+    chats = group.add_mutually_exclusive_group()
+    chats.add_argument(
+        "--chat",
+        action="store_true",
+        help="documents are chats: lists of messages in the field messages, or in "
+        "--field. The chat template of --tokenizer renders them, and the column "
+        "loss_mask is 1 on what the assistant says",
+    )
+    chats.add_argument(
+        "--chat-template",
+        dest="chat",
+        metavar="PATH",
+        help="as --chat, with the template in this file",
+    )
+    group.add_argument(
+        "--id",
+        type=as_text,
+        metavar="FIELD",
+        help="field of ids; documents keep them in a column id",
+    )
+    group.add_argument(
+        "--path",
+        action="store_true",
+        help="keep the path of each document's file in a column path, relative to the "
+        "folder of all inputs",
+    )
+    group.add_argument(
+        "--without-columns",
+        type=values.names,
+        default=(),
+        metavar="NAME,NAME,...",
+        help="columns of the corpus for which an append brings no values, so that they "
+        "cannot be read until Roxxel(...).write_column writes them (default: an error)",
+    )
+    group.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave out damaged documents, and damaged files from the damage on, and "
+        "list them (default: an error)",
+    )
+    group.add_argument(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="shuffle the units, and the documents in each; not a global shuffle",
+    )
+
+
+def _add_tokens(group: Any) -> None:
+    group.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
+        "bytes of a text, then token 256 (default: the bytes alone, with nothing that "
+        "ends a document). The corpus keeps it",
+    )
+    group.add_argument(
+        "--tokenizer-backend",
+        choices=get_args(TokenizerBackend),
+        default="auto",
+        help="what encodes, with the same ids (default: auto, which is fastokens where "
+        "the extra fast is installed and it can encode with this tokenizer)",
+    )
+    group.add_argument(
+        "--special-tokens",
+        action="store_true",
+        help="encode names of special tokens in texts as special tokens",
+    )
+    separator = group.add_mutually_exclusive_group()
     separator.add_argument(
         "--separator",
         type=Separator.parse,
@@ -179,28 +266,44 @@ def _add_write_options(write: ArgumentParser) -> None:
         help=r"the separator as a text with the escapes \n, \t, \r, \\ and \xNN, such "
         r"as '\n\n'",
     )
-    write.add_argument(
+    group.add_argument(
         "--dtype",
         metavar="DTYPE",
         help="type of a token on the disk (default: uint16 or uint32, whichever holds "
         "the vocabulary, and uint8 for bytes)",
     )
-    write.add_argument(
+    group.add_argument(
         "--vocab-size",
         type=positive,
         metavar="N",
         help="every token must be below N, which chooses the dtype too (default: as "
         "the tokenizer says, or what the dtype holds)",
     )
-    write.add_argument(
-        "--block-size",
-        type=size,
-        default=4096,
-        metavar="BYTES",
-        help="bytes that one checksum covers, a power of two (default: 4096)",
+
+
+def _add_shards(group: Any) -> None:
+    group.add_argument(
+        "--exist",
+        choices=get_args(Exist),
+        default="keep",
+        help="if the corpus exists: keep it if the same command wrote it, replace "
+        "it, append a new version, or stop (default: keep)",
     )
-    _add_max_shard_bytes(write)
-    packing = write.add_mutually_exclusive_group()
+    group.add_argument(
+        "--split",
+        type=values.split,
+        metavar="NAME=SHARE",
+        help="hold out this share of the documents, chosen by their content, in a "
+        "second corpus: valid=0.001 holds out wiki_valid_*.rox of wiki_*.rox",
+    )
+    group.add_argument(
+        "--max-shard-bytes",
+        type=size,
+        metavar="BYTES",
+        help="largest size of a shard, such as 1G; a larger document has a shard of "
+        "its own (default: no limit)",
+    )
+    packing = group.add_mutually_exclusive_group()
     packing.add_argument(
         "--pack",
         type=positive,
@@ -216,98 +319,16 @@ def _add_write_options(write: ArgumentParser) -> None:
         "wiki_513_*.rox of wiki_*.rox with the documents of up to 513 tokens, and "
         "wiki_4097_*.rox with all longer ones",
     )
-    write.add_argument(
-        "--tokenizer",
-        metavar="PATH",
-        help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
-        "bytes of a text, then token 256 (default: the bytes alone, with nothing that "
-        "ends a document). The corpus keeps it",
+    group.add_argument(
+        "--block-size",
+        type=size,
+        default=4096,
+        metavar="BYTES",
+        help="bytes that one checksum covers, a power of two (default: 4096)",
     )
-    write.add_argument(
-        "--tokenizer-backend",
-        choices=get_args(TokenizerBackend),
-        default="auto",
-        help="what encodes, with the same ids (default: auto, which is fastokens where "
-        "the extra fast is installed and it can encode with this tokenizer)",
-    )
-    write.add_argument(
-        "--special-tokens",
-        action="store_true",
-        help="encode names of special tokens in texts as special tokens",
-    )
-    write.add_argument(
-        "--prompt",
-        type=as_text,
-        metavar="FIELD",
-        help="field of prompts; with --completion. A document is a prompt and its "
-        "completion, and the column loss_mask is 0 on the prompt",
-    )
-    write.add_argument(
-        "--completion",
-        type=as_text,
-        metavar="FIELD",
-        help="field of completions; with --prompt",
-    )
-    chats = write.add_mutually_exclusive_group()
-    chats.add_argument(
-        "--chat",
-        action="store_true",
-        help="documents are chats: lists of messages in the field messages, or in "
-        "--field. The chat template of --tokenizer renders them, and the column "
-        "loss_mask is 1 on what the assistant says",
-    )
-    chats.add_argument(
-        "--chat-template",
-        dest="chat",
-        metavar="PATH",
-        help="as --chat, with the template in this file",
-    )
-    write.add_argument(
-        "--id",
-        type=as_text,
-        metavar="FIELD",
-        help="field of ids; documents keep them in a column id",
-    )
-    write.add_argument(
-        "--path",
-        action="store_true",
-        help="keep the path of each document's file in a column path, relative to the "
-        "folder of all inputs",
-    )
-    write.add_argument(
-        "--without-columns",
-        type=values.names,
-        default=(),
-        metavar="NAME,NAME,...",
-        help="columns of the corpus for which an append brings no values, so that they "
-        "cannot be read until Roxxel(...).write_column writes them (default: an error)",
-    )
-    _add_runners(write, "then run `roxxel prepare commit`")
-    write.add_argument(
-        "--split",
-        type=values.split,
-        metavar="NAME=SHARE",
-        help="hold out this share of the documents, chosen by their content, in a "
-        "second corpus: valid=0.001 holds out wiki_valid_*.rox of wiki_*.rox",
-    )
-    write.add_argument(
-        "--shuffle",
-        type=int,
-        metavar="SEED",
-        help="shuffle the units, and the documents in each; not a global shuffle",
-    )
-    write.add_argument(
-        "--skip-bad",
-        action="store_true",
-        help="leave out damaged documents, and damaged files from the damage on, and "
-        "list them (default: an error)",
-    )
-    _add_against(write)
-    _add_exist(write)
-    write.set_defaults(usage_error=write.error)
 
 
-def _add_runners(parser: ArgumentParser, then: str) -> None:
+def _add_runners(parser: Any, then: str) -> None:
     runners = parser.add_mutually_exclusive_group()
     runners.add_argument(
         "--workers",
@@ -332,50 +353,7 @@ def _add_runners(parser: ArgumentParser, then: str) -> None:
     )
 
 
-def _add_max_shard_bytes(parser: Any) -> None:
-    parser.add_argument(
-        "--max-shard-bytes",
-        type=size,
-        metavar="BYTES",
-        help="largest size of a shard, such as 1G; a larger document has a shard of "
-        "its own (default: no limit)",
-    )
-
-
-def _add_exist(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--exist",
-        choices=get_args(Exist),
-        default="keep",
-        help="if the corpus exists: keep it if the same command wrote it, replace "
-        "it, append a new version, or stop (default: keep)",
-    )
-
-
-def _add_inputs(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "inputs",
-        metavar="INPUT",
-        nargs="+",
-        help="files, folders, patterns, or URLs of these; - is the standard input",
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        metavar="FORMAT",
-        help=f"one of {', '.join(FORMATS)} (default: that of each file's name, which "
-        "its first bytes must confirm)",
-    )
-    parser.add_argument(
-        "--field",
-        type=as_text,
-        help="field of JSON objects, or column of a table, that holds the documents "
-        "(default: text, and messages with --chat)",
-    )
-    _add_unit_bytes(parser)
-
-
-def _add_unit_bytes(parser: ArgumentParser) -> None:
+def _add_unit_bytes(parser: Any) -> None:
     parser.add_argument(
         "--unit-bytes",
         type=size,

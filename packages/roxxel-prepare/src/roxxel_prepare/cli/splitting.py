@@ -1,4 +1,4 @@
-"""The command `split`: hold out documents of a corpus."""
+"""Hold out documents of a corpus: `write --split` with a corpus as input."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, WriteOptions
-from roxxel_store import roxxel_command
 from roxxel_store.screen import say
 
-from roxxel_prepare._plan.side import Side
+from roxxel_prepare._plan.side import Side, held_out_path
 from roxxel_prepare.cli.values import shares_line
 
 if TYPE_CHECKING:
@@ -24,21 +23,22 @@ if TYPE_CHECKING:
 def split(options: argparse.Namespace) -> int:
     """Write a share of the documents into one corpus and the rest into another.
 
-    A document's tokens alone decide its corpus, by the rule of `write --split`. So
-    equal documents are in the same corpus, and adding documents to the source does not
-    move other documents.
+    A document's tokens alone decide its corpus, as in a write of files. So equal
+    documents are in the same corpus, and adding documents to the source does not move
+    other documents.
     """
-    share = options.share
-    outputs: tuple[str, str] = options.kept, options.held_out
+    name, share = options.split
+    source = options.inputs[0]
+    outputs = options.corpus, held_out_path(options.corpus, name)
     # Resolve both paths first: a write may change which corpus a folder's path names.
     sharded = options.max_shard_bytes is not None or options.exist == "append"
     files = [CorpusFiles(each, sharded=sharded) for each in outputs]
-    with Roxxel(options.corpus) as corpus:
+    with Roxxel(source) as corpus:
         _check_apart(corpus, outputs, files)
-        _check_dense(corpus, options)
-        _check_columns(corpus, options)
+        _check_dense(corpus, source)
+        _check_columns(corpus, source)
         sides = [
-            Side("", share, is_held_out=is_held_out) for is_held_out in (False, True)
+            Side(name, share, is_held_out=is_held_out) for is_held_out in (False, True)
         ]
 
         def chosen(side: Side) -> Iterator[npt.NDArray[Any]]:
@@ -99,30 +99,29 @@ def _check_appends(writes: Sequence[CorpusWrite]) -> None:
             write.recipe.for_corpus(found, write.what)
 
 
-def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
+def _check_columns(corpus: Roxxel, source: str) -> None:
     columns = sorted({*corpus.columns, *corpus.partial_columns})
     if columns:
         raise ValueError(
-            f"{options.corpus}: has columns ({', '.join(columns)}), which a split "
-            "does not copy; hold documents out with "
-            f"`{roxxel_command('prepare write --split')}`"
+            f"{source}: has columns ({', '.join(columns)}), which a split "
+            "of a corpus does not copy; pass --split when you write the files"
         )
 
 
-def _check_dense(corpus: Roxxel, options: argparse.Namespace) -> None:
+def _check_dense(corpus: Roxxel, source: str) -> None:
     """Raise an error if the corpus is packed: it may hold parts of documents."""
     if corpus.unit is not None:
         raise ValueError(
-            f"{options.corpus}: is packed in bins of {corpus.unit} tokens, and a split "
-            "would hold out parts of documents; hold documents out with "
-            f"`{roxxel_command('prepare write --split')}` beside --pack"
+            f"{source}: is packed in bins of {corpus.unit} tokens, and a split "
+            "would hold out parts of documents; pass --split beside --pack when you "
+            "write the files"
         )
 
 
 def _check_apart(
     corpus: Roxxel, outputs: Sequence[str], files: Sequence[CorpusFiles]
 ) -> None:
-    """Check that no write to an output can change the source or the other output."""
+    """Check that no write to an output can change the source."""
     paths = corpus.filepath
     paths = (paths,) if isinstance(paths, str) else paths
     # A split reads the shards and the manifests of the source. `CorpusFiles` knows no
@@ -131,15 +130,9 @@ def _check_apart(
     for path in (*corpus.paths, *paths):
         with contextlib.suppress(ValueError):  # No corpus can be written to this path.
             read.append(CorpusFiles(path))
-    source = f"{', '.join(paths)}, the source of the split"
     for output, mine in zip(outputs, files, strict=True):
         if any(map(mine.has, corpus.paths)) or any(map(mine.shares_with, read)):
-            raise _shared(output, source)
-    if files[1].shares_with(files[0]):
-        raise _shared(outputs[1], f"{outputs[0]}, the corpus of the kept documents")
-
-
-def _shared(output: str, what: str) -> ValueError:
-    return ValueError(
-        f"{output}: a write could delete files of {what}; use another path"
-    )
+            raise ValueError(
+                f"{output}: a write could delete files of {', '.join(paths)}, the "
+                "source of the split; use another path"
+            )

@@ -50,14 +50,6 @@ def names(text: str) -> list[str]:
     return [each.strip() for each in as_text(text).split(",") if each.strip()]
 
 
-def share(text: str) -> float:
-    """Parse a share between 0 and 1."""
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < 1:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-
-
 def split(text: str) -> tuple[str, float]:
     """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
     name, _, number = as_text(text).partition("=")

@@ -56,10 +56,9 @@ Each module has `DESCRIPTION`, `EXAMPLES`, `add_arguments` and `run`. Optional a
 """
 
 _OF_PREPARE = {"write", "scan"}
-"""Commands of `prepare` that are also commands of `roxxel`."""
+"""Commands that `roxxel_prepare.cli.main` runs."""
 
 PASSED_ON = {
-    "prepare": "write a corpus on several machines, or split one for evaluation",
     "format": "inspect, verify, copy, repair and export token files",
     "ckpt": "list, show, compare, verify and export checkpoints",
 }
@@ -108,8 +107,8 @@ def parsers() -> Iterator[tuple[str, CommandParser]]:
     for name in COMMANDS:
         if name not in _OF_PREPARE:
             yield f"roxxel {name}", _parser_of(name)
-    for name in PASSED_ON:
-        prog = f"roxxel {name}"
+    for name in ("prepare", *PASSED_ON):
+        prog = "roxxel" if name == "prepare" else f"roxxel {name}"
         yield prog, import_module(f"roxxel_{name}.cli.arguments").parser(prog)
 
 
