@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store.records import GREATEST_NUMBER, is_count, number
 
-from roxxel_train.goodput import TimedRows
 from roxxel_train.starts import time_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 TIMED = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
-"""Fields of a row with seconds, in the order of `TimedRows`."""
+"""Fields of a row with seconds."""
 
 _GAPS = frozenset({"nan", "inf", "-inf"})
 """How the log writes numbers that JSON lacks; a chart shows a gap for each."""
@@ -258,8 +257,6 @@ class Columns:
     Attributes:
         train: The training rows.
         evaluations: The rows of evaluations.
-        is_training: For each row of both, in the log's order, whether it is a training
-            row.
         newest: The newest row of each kind, `"train"` and `"eval"`, unchanged.
         first_time: Time of the first row, ISO 8601; empty without one.
         last_time: Time of the last row, ISO 8601; empty without one.
@@ -274,27 +271,11 @@ class Columns:
 
     train: Table
     evaluations: Table
-    is_training: npt.NDArray[np.bool]
     newest: Mapping[str, dict[str, Any]]
     first_time: str
     last_time: str
     last_text: str
     num_damaged: int
-
-    def timed(self) -> TimedRows:
-        """Return the times of all rows that have one, in order of the log."""
-
-        def joined(name: str, missing: float) -> Floats:
-            values = np.empty(len(self.is_training))
-            values[self.is_training] = self.train.full(name, missing)
-            values[~self.is_training] = self.evaluations.full(name, missing)
-            return values
-
-        time, step = joined("time", math.nan), np.empty(len(self.is_training))
-        step[self.is_training] = self.train.steps
-        step[~self.is_training] = self.evaluations.steps
-        seconds = (np.nan_to_num(joined(name, 0.0)) for name in TIMED)
-        return TimedRows(time, step, self.is_training, *seconds)[~np.isnan(time)]
 
 
 def read_columns(rows: Iterable[dict[str, Any] | None]) -> Columns:
@@ -305,7 +286,7 @@ def read_columns(rows: Iterable[dict[str, Any] | None]) -> Columns:
         1
     """
     tables = {"train": Table(), "eval": Table()}
-    order, newest = bytearray(), dict[str, dict[str, Any]]()
+    newest = dict[str, dict[str, Any]]()
     first_time = last_time = last_text = ""
     num_damaged = 0
     for row in rows:
@@ -317,7 +298,6 @@ def read_columns(rows: Iterable[dict[str, Any] | None]) -> Columns:
             first_time = first_time or last_time
         kind = row["kind"]
         if kind in tables:
-            order.append(kind == "train")
             tables[kind].add(row)
             newest[kind] = row
         if kind == "eval" and type(row.get("text")) is str:
@@ -327,7 +307,6 @@ def read_columns(rows: Iterable[dict[str, Any] | None]) -> Columns:
     return Columns(
         tables["train"],
         tables["eval"],
-        np.frombuffer(order, np.bool_),
         newest,
         first_time,
         last_time,

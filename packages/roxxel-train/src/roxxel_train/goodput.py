@@ -8,59 +8,23 @@ before that (a queue, a new machine, imports) is idle.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from roxxel_store.amounts import short_duration
 
+from roxxel_train.columns import TIMED
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from roxxel_train.columns import Columns, Table
     from roxxel_train.starts import RunStart
 
     Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TimedRows:
-    """The times of metrics rows, in order: arrays of shape `(n,)`.
-
-    Attributes:
-        time: Seconds since the epoch; float64, like every array without another type
-            here.
-        step: Updates done; an integer or a float.
-        is_training: Whether the row is about training, not an evaluation; bool.
-        step_s: Mean time of a step since the previous row.
-        wait_s: Part of these steps in which the loop waited for data.
-        compile_s: Time of compiling since the previous row.
-        eval_s: Time of evaluating since the previous row.
-        save_s: Time of saving since the previous row.
-
-    Example:
-        >>> rows = TimedRows(*np.array([[9.0, 4, 1, 0.5, 0, 0, 0, 0]]).T)
-        >>> rows.step, rows.step_s
-        (array([4.]), array([0.5]))
-    """
-
-    time: Floats
-    step: Floats
-    is_training: npt.NDArray[Any]
-    step_s: Floats
-    wait_s: Floats
-    compile_s: Floats
-    eval_s: Floats
-    save_s: Floats
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.time)
-
-    def __getitem__(self, rows: slice | npt.NDArray[np.bool]) -> TimedRows:
-        """Return some rows."""
-        return TimedRows(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -140,21 +104,23 @@ _LEAST = 0.0005
 
 
 def goodput(
-    starts: Iterable[RunStart], rows: TimedRows, until: float | None = None
+    starts: Iterable[RunStart], columns: Columns, until: float | None = None
 ) -> Goodput:
     """Return where the wall time of a run went.
 
     Args:
         starts: The starts of the run, in order, as from `RunFolder.starts`. Starts that
             found the run complete do not count.
-        rows: The rows of the result, in order.
+        columns: The rows of the result.
         until: When the last start ended; None means the time of its newest row.
 
     Example:
+        >>> from roxxel_train.columns import read_columns
         >>> from roxxel_train.starts import RunStart
         >>> start = RunStart({}, began=0.0, ready=0.0, step=0, ended=10.0)
-        >>> row = [9.0, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
-        >>> print(goodput([start], TimedRows(*np.array([row]).T)))
+        >>> row = {"kind": "train", "time": "1970-01-01T00:00:09Z", "step": 4}
+        >>> row |= {"step_s": 2.0, "wait_s": 1.0}
+        >>> print(goodput([start], read_columns([row])))
         70.0 % of 10 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
 other 10.0 %
     """
@@ -164,10 +130,11 @@ other 10.0 %
     if until is not None:
         starts[-1].ended = max(starts[-1].ended, until)
     sums = dict.fromkeys((each.name for each in fields(Goodput)), 0.0)
-    bounds = _bounds(starts, rows)
-    for index, (start, then) in enumerate(zip_longest(starts, starts[1:])):
-        of_start = rows[bounds[index] : bounds[index + 1]]
-        for name, seconds in _of_start(start, of_start, then):
+    trained, evaluated = map(_timed, (columns.train, columns.evaluations))
+    parts = _parts(starts, trained), _parts(starts, evaluated)
+    nexts = [*starts[1:], None]
+    for start, then, train, others in zip(starts, nexts, *parts, strict=True):
+        for name, seconds in _of_start(start, train, others["time"], then):
             sums[name] += float(seconds)
     for before, after in pairwise(starts):
         sums["idle"] += max(0.0, after.began - before.ended)
@@ -176,40 +143,54 @@ other 10.0 %
     return Goodput(**sums)
 
 
-def _bounds(starts: Sequence[RunStart], rows: TimedRows) -> list[int]:
-    """Return the first row of each start, and the number of rows."""
+def _timed(table: Table) -> dict[str, Floats]:
+    """Return time, step and seconds of the rows that have a time, each as a column."""
+    time = table.full("time", np.nan)
+    columns = {name: np.nan_to_num(table.full(name, 0.0)) for name in TIMED}
+    columns |= {"time": time, "step": table.steps.astype(np.float64)}
+    return {name: column[~np.isnan(time)] for name, column in columns.items()}
+
+
+def _parts(
+    starts: Sequence[RunStart], rows: Mapping[str, Floats]
+) -> Iterator[dict[str, Floats]]:
+    """Yield the rows of each start."""
     began = np.array([start.began for start in starts])
-    index = np.maximum(began.searchsorted(rows.time, "right") - 1, 0)
+    index = np.maximum(began.searchsorted(rows["time"], "right") - 1, 0)
     # A clock that was set back must not take a row to an earlier start.
     index = np.maximum.accumulate(index)
-    return index.searchsorted(range(len(starts) + 1)).tolist()
+    for first, stop in pairwise(index.searchsorted(range(len(starts) + 1))):
+        yield {name: column[first:stop] for name, column in rows.items()}
 
 
 def _of_start(
-    start: RunStart, rows: TimedRows, then: RunStart | None
+    start: RunStart,
+    rows: Mapping[str, Floats],
+    evaluated: Floats,
+    then: RunStart | None,
 ) -> Iterator[tuple[str, float]]:
     """Yield how the time of one start was spent, and set when it ended.
 
-    `then` is the next start, and `rows` are those of this start that were kept.
+    `then` is the next start, `rows` are the training rows of this start that were kept,
+    and `evaluated` the times of its rows of evaluations.
     """
     yield "restoring", start.ready - start.began
     # The newest training row, and the newest row of any kind; without rows, the start.
     step, step_s = float(start.step), 0.0
-    last_trained = last = start.ready
-    training = rows[rows.is_training.astype(bool)]
-    if len(training):
-        num_steps = np.diff(training.step, prepend=step).clip(min=0)
-        seconds = num_steps * training.step_s
-        waited = np.minimum(training.wait_s, seconds)
+    last_trained = start.ready
+    if len(rows["time"]):
+        num_steps = np.diff(rows["step"], prepend=step).clip(min=0)
+        seconds = num_steps * rows["step_s"]
+        waited = np.minimum(rows["wait_s"], seconds)
         yield "steps", (seconds - waited).sum()
         yield "waiting", waited.sum()
-        yield "compiling", training.compile_s.sum()
-        yield "evaluating", training.eval_s.sum()
-        yield "saving", training.save_s.sum()
-        step, step_s = float(training.step[-1]), float(training.step_s[-1])
-        last_trained = float(training.time[-1])
-    if len(rows):
-        last = float(rows.time[-1])
+        yield "compiling", rows["compile_s"].sum()
+        yield "evaluating", rows["eval_s"].sum()
+        yield "saving", rows["save_s"].sum()
+        step, step_s = float(rows["step"][-1]), float(rows["step_s"][-1])
+        last_trained = float(rows["time"][-1])
+    newest = [float(time) for time in (*rows["time"][-1:], *evaluated[-1:])]
+    last = max(newest, default=start.ready)
     # No training row has the time of a last evaluation.
     yield "evaluating", max(0.0, last - last_trained)
     # Steps up to the checkpoint from which the next start went on have no row.

@@ -582,8 +582,8 @@ class RunFolder:
             RunFolderError: `metrics.jsonl` is not a regular file.
         """
         is_read = "columns" in vars(self)
-        rows = self.columns if is_read else read_columns(self._rows(_decode_timed))
-        return goodput(self.starts(), rows.timed(), until)
+        found = self.columns if is_read else read_columns(self._rows(_decode_timed))
+        return goodput(self.starts(), found, until)
 
     @cached_property
     def _followed(self) -> Followed:
