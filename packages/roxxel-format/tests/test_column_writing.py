@@ -114,7 +114,8 @@ def test_a_column_of_no_values_has_their_type(values: Any, tmp_path: Path) -> No
 def test_no_values_of_no_type_are_refused(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, [[], []])
 
-    for values in ([], iter([]), [[], []]):
+    nothing: list[Any] = [[], iter([]), [[], []]]
+    for values in nothing:
         with pytest.raises(TypeError, match="pass dtype"):
             corpus.write_column("weight", values)
     corpus.write_column("weight", [], dtype="float32")
@@ -217,7 +218,7 @@ def test_columns_need_a_committed_corpus_and_a_plain_name(tmp_path: Path) -> Non
     Roxxel(tmp_path / "a.rox").write([[1]])
     corpus = Roxxel(tmp_path / "c_*.rox")
 
-    with pytest.raises(ValueError, match="a corpus of one file has no columns; write"):
+    with pytest.raises(ValueError, match="is one file, so it has no columns; use"):
         Roxxel(tmp_path / "a.rox").write_column("id", [1])
     with pytest.raises(FileNotFoundError, match="no such corpus, so no column can be"):
         corpus.write_column("id", [1])

@@ -62,8 +62,7 @@ class CorpusFiles:
         folder, _, name = file.rpartition("/")
         folder = self._resolved(folder or ".")
         return any(
-            folder == of
-            and (each.is_own(name) or name == (each.manifest or each.single).name)
+            folder == of and (each.is_own(name) or name == each.head.name)
             for of, each in self._named
         )
 

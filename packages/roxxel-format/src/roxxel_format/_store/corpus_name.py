@@ -77,6 +77,11 @@ class CorpusName:
         return self.folder / f"{self.prefix}{self.suffix}"
 
     @property
+    def head(self) -> Path:
+        """Path of the file that makes a corpus: the manifest, or the only file."""
+        return self.manifest or self.single
+
+    @property
     def commit_lock(self) -> Path:
         """Path of the file to lock while comparing and replacing the manifest."""
         return self._beside("lock")
@@ -106,7 +111,7 @@ class CorpusName:
 
     def _beside(self, ending: str) -> Path:
         """Return the path of a hidden file beside the manifest or the single file."""
-        return self.folder / f".{(self.manifest or self.single).name}.{ending}"
+        return self.folder / f".{self.head.name}.{ending}"
 
     def column(self, shard: str, column: str, unique: str) -> Path:
         """Return the path of a column's file; `unique` is 8 hexadecimal digits."""
@@ -387,7 +392,7 @@ def share_files(one: CorpusName, other: CorpusName) -> bool:
 
     Resolves symbolic links and `..`.
     """
-    if _is_same_file(one.manifest or one.single, other.manifest or other.single):
+    if _is_same_file(one.head, other.head):
         return True
     if not _is_same_file(one.folder, other.folder):
         return False

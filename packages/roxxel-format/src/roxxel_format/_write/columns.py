@@ -54,12 +54,8 @@ def write_column(
         raise ValueError(
             f'exist must be "error", "replace" or "append" for a column, got {exist!r}'
         )
-    if name.manifest is None:
-        raise ValueError(
-            f"{name.single}: a corpus of one file has no columns; write the corpus to "
-            f'a pattern such as "{name.prefix}_*.rox", or to a folder'
-        )
     place = place_of(name)
+    place.check_several("it has no columns")
     if place.existing() is None:
         raise FileNotFoundError(
             f"{name.pattern}: no such corpus, so no column can be written; write the "

@@ -96,11 +96,7 @@ def compact(
     place = place_of(filepath, timeout_s)
     if place.existing() is None:
         raise FileNotFoundError(f"{place.what}: no such corpus; check the path")
-    if place.is_one_file:
-        raise ValueError(
-            f"{place.what}: is one file, so there is nothing to merge; pass a folder, "
-            'or a pattern such as "wiki_*.rox"'
-        )
+    place.check_several("there is nothing to merge")
     with ExitStack() as resources:
         place.enter(resources)
         contents = open_corpus(filepath, None, timeout_s)

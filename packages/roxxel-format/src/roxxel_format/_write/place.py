@@ -101,6 +101,14 @@ class Place:
         """Whether the corpus is one file, which has no manifest."""
         return self.name.manifest is None
 
+    def check_several(self, why: str) -> None:
+        """Raise ValueError for a corpus of one file; `why` follows the word "so"."""
+        if self.is_one_file:
+            raise ValueError(
+                f"{self.name.single}: is one file, so {why}; use a folder, or a "
+                f'pattern such as "{self.name.prefix}_*{self.name.suffix}"'
+            )
+
     @property
     def folder(self) -> str:
         """The folder's path or URL, with a slash at the end."""
@@ -244,14 +252,14 @@ class Place:
         Somebody has copied them without their manifest, made them with a `ShardWriter`,
         or lost the manifest of a corpus. A write would take them for leftovers.
         """
-        if self.files.may_be_interrupted() or self._has_manifest():
+        if self.files.may_be_interrupted() or self.has_manifest():
             return
         bare = [each for each in self.files.sizes() if self.name.is_own(each)]
         if not bare:
             self.files.note(is_committed=False)
             return
         # Another first write may have begun during the listing.
-        if self.files.may_be_interrupted() or self._has_manifest():
+        if self.files.may_be_interrupted() or self.has_manifest():
             return
         command = roxxel_command(f'format adopt "{self.pattern}"')
         raise ShardError(
@@ -260,7 +268,8 @@ class Place:
             "move it, or write under another name"
         )
 
-    def _has_manifest(self) -> bool:
+    def has_manifest(self) -> bool:
+        """Return whether there is a manifest, even a damaged one."""
         return self.read(self._manifest_name) is not None
 
     def remove_leftovers(self) -> None:

@@ -59,17 +59,13 @@ def adopt(
     See `Roxxel.adopt`.
     """
     name = name_to_write(filepath)
-    if name.manifest is None:
-        if not name.single.exists():
-            raise FileNotFoundError(f"{name.single}: no such file; check the path")
-        raise ValueError(
-            f"{name.single}: is one file, which needs no manifest; pass a folder, or a "
-            'pattern such as "wiki_*.rox"'
-        )
     place = place_of(name)
-    if name.manifest.exists():
+    if place.is_one_file and not name.single.exists():
+        raise FileNotFoundError(f"{name.single}: no such file; check the path")
+    place.check_several("it needs no manifest")
+    if place.has_manifest():
         raise FileExistsError(
-            f"{name.manifest}: the corpus has a manifest; open it, remove what "
+            f"{place.manifest}: the corpus has a manifest; open it, remove what "
             f"interrupted writes left with `{roxxel_command('format clean')}`, or "
             "write the corpus again"
         )
@@ -90,7 +86,7 @@ def adopt(
         manifest = _with_tokenizer(contents.manifest, name)
         if not place.commit(manifest):
             raise FileExistsError(
-                f"{name.manifest}: appeared meanwhile, so nothing was adopted; open "
+                f"{place.manifest}: appeared meanwhile, so nothing was adopted; open "
                 "the corpus"
             )
     _say_columns(name, {path.name for path in paths})

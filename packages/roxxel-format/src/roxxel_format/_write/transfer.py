@@ -63,12 +63,7 @@ def copy_corpus(
     manifest = contents.manifest
     with ExitStack() as resources:
         place = place_of(target, timeout_s)
-        if place.is_one_file:
-            name = place.name
-            raise ValueError(
-                f"{target}: a copy has a manifest, so it cannot be a single file; use "
-                f'a pattern such as "{name.prefix}_*{name.suffix}"'
-            )
+        place.check_several("it has no room for the manifest of a copy")
         place.enter(resources)
         place.begin(replaces=exist == "replace")
         there = place.found
