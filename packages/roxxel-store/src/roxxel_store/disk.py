@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.client import Answer, Listed, Listing, ObjectVersion, Version
 from roxxel_store.files import draft_path, read_file
-from roxxel_store.locks import held, lock_folder, unlock_folder
+from roxxel_store.locks import lock_folder, unlock_folder
 from roxxel_store.output import replace_file
 from roxxel_store.records import MAX_BYTES
 
@@ -35,8 +35,6 @@ class DiskFolder:
         path: The folder, which need not exist yet.
         timeout_s: Longest wait for another program that holds the lock, in seconds.
         late: Class of the error if the wait is longer.
-        lock: A file to lock in place of the folder. Then a file system must have locks:
-            on one without, two programs would overwrite what the other has committed.
 
     Attributes:
         url: The path.
@@ -58,11 +56,9 @@ class DiskFolder:
         path: Path,
         timeout_s: float,
         late: Callable[[str], Exception] = TimeoutError,
-        lock: Path | None = None,
     ) -> None:
         self.url = str(path)
         self._path, self._timeout_s, self._late = path, timeout_s, late
-        self._lock = lock
 
     @property
     def place(self) -> str:
@@ -80,12 +76,7 @@ class DiskFolder:
         Raises:
             FileNotFoundError: There is no such folder.
             TimeoutError: Another program holds the lock for too long.
-            OSError: The file system has no locks, although a lock file is given.
         """
-        if self._lock is not None:
-            with held(self._lock):
-                yield
-            return
         deadline_s = time.monotonic() + self._timeout_s
         while (descriptor := lock_folder(self._path)) is None:
             if time.monotonic() > deadline_s:
@@ -115,7 +106,7 @@ class DiskFolder:
     def replace(
         self, name: str, data: bytes, version: Version | None
     ) -> Version | None:
-        """Write a small file if it still has `version`; call this inside `locked`.
+        """Write a small file if it still has `version`; call this while it is locked.
 
         Returns:
             The new version, or None if the file has another version.

@@ -86,7 +86,7 @@ class OnDisk:
     ) -> None:
         self.location = f"{folder}/"
         self._folder, self._lock, self._writers = folder, lock, writers
-        self._shared = DiskFolder(folder, 0.0, lock=lock)
+        self._shared = DiskFolder(folder, 0.0)
         self._error = error
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
@@ -111,7 +111,7 @@ class OnDisk:
             OSError: The disk failed; the file has the old content or the new one.
         """
         try:
-            with self._shared.locked():
+            with held(self._lock):
                 return self._shared.replace(name, data, version) is not None
         except FileNotFoundError:
             if version is None:
