@@ -413,13 +413,14 @@ def test_a_process_of_several_passes_no_barrier_alone(
         barrier("the corpus is written")
 
 
-@pytest.mark.usefixtures("calls")
 def test_a_virtual_machine_of_a_tpu_may_be_alone(
-    monkeypatch: pytest.MonkeyPatch,
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TPU_ML_PLATFORM", "JAX")  # JAX sets it, and counts by itself
 
     barrier("alone")
+
+    assert not calls
 
 
 @pytest.mark.parametrize(("number", "index"), [(1, 0), (2, 1)])
@@ -446,8 +447,9 @@ def test_a_worker_of_ray_train_asks_its_context(
     assert calls == ([] if number == 1 else [joined])
 
 
-@pytest.mark.usefixtures("calls")
-def test_the_driver_of_ray_train_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_of_ray_train_is_alone(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     train = ModuleType("ray.train")
 
     def get_context() -> None:
@@ -459,3 +461,5 @@ def test_the_driver_of_ray_train_is_alone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "ray.train", train)
 
     barrier("alone")
+
+    assert not calls
