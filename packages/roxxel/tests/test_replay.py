@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from roxxel import Roxxel, check_replay, open_run, replay
+from roxxel import Roxxel, check_replay, open_run, replay, verify
 from roxxel.cli import main
 from roxxel.config import ConfigError
 from roxxel.replaying._branches import file_name
@@ -434,12 +434,36 @@ def test_a_corpus_that_has_grown_is_read_as_the_run_has_read_it(
     project: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(project, tmp_path, dirs_exist_ok=True)
-    Roxxel(tmp_path / "web_*.rox").write([np.arange(60)], exist="append")
+    web = Roxxel(tmp_path / "web_*.rox")
+    web.write([np.arange(60)], exist="append")
+    web.write_column("loss_mask", np.arange(web.num_tokens) % 2, dtype="uint8")
 
     out = tmp_path / "branches"
     found = replay(tmp_path / "run", {"self": [LONG]}, step=0, out=out)
 
     assert found.comparison.is_equal, str(found)
+
+
+def test_other_masks_than_the_run_has_read_are_named(
+    project: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "run")
+    config = tmp_path / "run.toml"
+    config.write_text(CONFIG.replace("steps = 36", "steps = 1"))
+    web = Roxxel(tmp_path / "web_*.rox")
+    mask = np.arange(web.num_tokens, dtype="uint8") % 2
+    web.write_column("loss_mask", mask)
+    assert main(["train", str(config)]) == 0
+    web.write_column("loss_mask", 1 - mask, exist="replace")
+
+    [found] = verify(tmp_path / "run", range(1), trust=True)
+
+    named = "the column 'loss_mask' of source 'self' had the digest "
+    assert not found.is_equal
+    assert named in str(found)
+    with pytest.raises(RunFolderError, match=named):
+        replay(tmp_path / "run", {"self": [3]}, step=0, trust=True)
 
 
 def restarted(project: Path, folder: Path, before: str, after: str) -> Path:

@@ -382,7 +382,7 @@ def _trained_again(
             f"{original.path}: nothing is left out; name a document, such as web:3"
         )
     folder = _folder(original, out)
-    sampler = original.sampler()
+    sampler = original.sampler(("loss_mask",) if original.has_masks else ("tokens",))
     first = first_learned(sampler, corpora, chosen)
     start = find_start(original, first, step, begun_step(folder))
     say(str(start))

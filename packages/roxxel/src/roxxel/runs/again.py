@@ -114,19 +114,35 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     return run.with_moved(config)
 
 
+class _Unmasked(Roxxel):
+    """A corpus whose every token a run learns: it has no column `loss_mask`."""
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in super().columns if name != "loss_mask"]
+
+    @property
+    def partial_columns(self) -> list[str]:
+        return [name for name in super().partial_columns if name != "loss_mask"]
+
+
 def as_read(run: Run, config: RunConfig) -> dict[str, TokenReader]:
     """Return the open corpora of a config, without what they have grown by since.
 
-    A corpus that was replaced is read as it is now.
+    A column `loss_mask` that the run does not read is left out too: a replay asks for
+    masks, and a run that is trained from the beginning has no state to say so. A corpus
+    that was replaced is read as it is now.
     """
     curriculum = open_curriculum(config)
     found = {curriculum.primary: curriculum.primary_streamer}
     found |= curriculum.mix_streamers
-    versions = run.fingerprints()
+    recorded = {each["name"]: each for each in run.files.data().state["sources"]}
     for name, corpus in found.items():
-        if isinstance(corpus, Roxxel) and name in versions:
+        if isinstance(corpus, Roxxel) and name in recorded:
             with suppress(ShardError):
-                found[name] = corpus.with_version(versions[name])
+                found[name] = corpus.with_version(recorded[name]["fingerprint"])
+            if recorded[name].get("loss_mask") is None:
+                found[name].__class__ = _Unmasked
     return found
 
 
@@ -140,6 +156,10 @@ def explanations(run: Run, again: Run) -> Iterator[str]:
             "a program gave the run its first weights: it may have changed them, and "
             "on several devices their last bits are others; begin at a checkpoint"
         )
+    try:
+        run.sampler(("loss_mask",) if run.has_masks else ("tokens",))
+    except RunFolderError as error:
+        yield str(error)
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() == "gpu" and not adds_in_one_order(flags):
         yield (
