@@ -122,6 +122,18 @@ class Parent:
     def __str__(self) -> str:
         return f"step {self.step:,} of {self.path}"
 
+    def below(self, given: str | os.PathLike[str]) -> str:
+        """Return the text that names this checkpoint in a folder.
+
+        Args:
+            given: The folder, as `init_from` or `branch_from` name it: it may have
+                moved, and the other run may have newer checkpoints now.
+
+        >>> Parent("runs/a", 100, is_branch=True).below("moved/a")
+        'moved/a@100'
+        """
+        return f"{parse_reference(os.fspath(given)).path}@{self.step}"
+
 
 @dataclass(frozen=True)
 class RunData:

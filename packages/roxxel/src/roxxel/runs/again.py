@@ -98,6 +98,9 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
 def config_of(run: Run, step: int | None = None) -> RunConfig:
     """Return the config of a run at a step, with the sources where they are now.
 
+    If the run began with a checkpoint of another run, so does the config: `init_from`
+    and `branch_from` without a step mean the newest, which may be another by now.
+
     Raises:
         RunFolderError: The run has no config, and none follows from its log.
     """
@@ -111,6 +114,13 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     if config.model is None:
         raise RunFolderError(f"{run.path}: its config has no model; {REMEDY}")
     run.check_trusted(config)
+    parent = run.parent
+    if parent is not None:
+        option = "branch_from" if parent.is_branch else "init_from"
+        given = getattr(config.trainer, option)
+        if given is not None:
+            begun = {option: parent.below(config.corpus(str(given)))}
+            config = replace(config, trainer=replace(config.trainer, **begun))
     return run.with_moved(config)
 
 

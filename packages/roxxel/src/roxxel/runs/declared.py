@@ -87,7 +87,7 @@ def _declared(
         if settings.get(name) is not None:
             if run.parent is None:
                 raise ValueError(f"it has no checkpoint for {name}")
-            settings[name] = f"{run.parent.path}@{run.parent.step}"
+            settings[name] = run.parent.path
     mesh = row["mesh"]
     return RunConfig(
         file=run.path / "config.toml",
