@@ -130,6 +130,26 @@ def test_a_corpus_that_has_grown_is_read_as_the_run_has_read_it(copy: Path) -> N
     assert found.is_equal, str(found)
 
 
+@pytest.mark.parametrize("steps", [range(3), range(3, 6)])
+def test_a_held_out_corpus_that_has_grown_is_read_as_the_run_has_read_it(
+    copy: Path, steps: range
+) -> None:
+    folder = copy.parent
+    shutil.rmtree(copy)
+    held_out = Roxxel(folder / "held_out_*.rox")
+    held_out.write([np.arange(64)], vocab_size=64)
+    (folder / "run.toml").write_text(
+        f"{CONFIG}eval_every = 2\n\n"
+        '[eval]\npath = "held_out_*.rox"\nsteps = 2\nbatch_size = 2\nseq_len = 9\n'
+    )
+    make_trainer(load_config(folder / "run.toml")).run(until=6)
+    held_out.write([np.arange(64)[::-1]], exist="append")
+
+    [found] = verify(copy, steps)
+
+    assert found.is_equal, str(found)
+
+
 def take_the_step_of_another_run(run: Path) -> None:
     replace_step(run, 6, another_run(run) / "checkpoints" / "6")
 

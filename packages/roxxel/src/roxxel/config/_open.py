@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError, StateMismatch
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_store.command import sentence_of
 from roxxel_train import RunFolder, data_state
@@ -148,11 +150,16 @@ def open_sampler(config: RunConfig) -> Sampler:
 
 
 def open_eval_curriculum(
-    config: RunConfig,
+    config: RunConfig, versions: Mapping[str, Mapping[str, str]] | None = None
 ) -> Curriculum | dict[str, Curriculum] | None:
     """Return the curriculum of the held-out loss; None without `[eval]`.
 
     If `[eval]` names several sets, the result is a dict from names to curricula.
+
+    Args:
+        config: The config.
+        versions: Fingerprints of the versions to read, by set and source. A corpus that
+            lacks its version, or has none here, is read as it is now.
 
     Raises:
         ConfigError, OSError, ShardError: As in `open_curriculum`.
@@ -169,7 +176,12 @@ def open_eval_curriculum(
                 "seq_len; for one loss of all, give the phases weights"
             )
         opened[name] = _curriculum(
-            config, of_set.sources, of_set.schedule, of_set.readers, f"{where}: "
+            config,
+            of_set.sources,
+            of_set.schedule,
+            of_set.readers,
+            f"{where}: ",
+            (versions or {}).get(name, {}),
         )
     return opened.get("", opened or None)
 
@@ -247,11 +259,15 @@ def _curriculum(
     schedule: Schedule,
     readers: Readers,
     where: str = "",
+    versions: Mapping[str, str] = MappingProxyType({}),
 ) -> Curriculum:
     corpora = {
         name: _opened(config, name, texts, readers.get(name, {}), where)
         for name, texts in sources.items()
     }
+    for name in corpora.keys() & versions.keys():
+        with suppress(ShardError):
+            corpora[name] = corpora[name].with_version(versions[name])
     return _of_opened(config, schedule, corpora, where)
 
 

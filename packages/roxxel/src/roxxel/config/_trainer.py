@@ -63,7 +63,9 @@ _HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
 
 
 def make_trainer(
-    config: RunConfig, opened: Mapping[str, TokenReader] | None = None
+    config: RunConfig,
+    opened: Mapping[str, TokenReader] | None = None,
+    held_out: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
@@ -74,6 +76,7 @@ def make_trainer(
     Args:
         config: The config.
         opened: As for `open_curriculum`.
+        held_out: Versions of the held-out corpora, as for `open_eval_curriculum`.
 
     Raises:
         ConfigError: The config is invalid, or its corpora or devices do not suffice.
@@ -91,7 +94,7 @@ def make_trainer(
             )
     curriculum = open_curriculum(config, opened)
     check_model_data(config, curriculum)
-    held_out = open_eval_curriculum(config)
+    sets = open_eval_curriculum(config, held_out)
 
     from roxxel_train import Trainer
 
@@ -107,7 +110,7 @@ def make_trainer(
             loss_fn=made.loss,
             save_path=config.run_folder,
             seed=config.seed,
-            eval_curriculum=held_out,
+            eval_curriculum=sets,
             **{**given, **_mesh_keywords(config)},
         )
     if trainer.folder is not None:

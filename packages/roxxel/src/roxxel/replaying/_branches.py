@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 CONTROL = "control"
 """The branch that leaves nothing out."""
 
+HELD_OUT = "held_out"
+"""Name of a run's only held-out set in the branches, if the run gives it none."""
+
 _MASK = "loss_mask"
 _NUM_EVALUATIONS = 8
 _MOST_BATCHES = 16
@@ -92,7 +95,7 @@ def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConf
 
 def named_sets(config: RunConfig) -> dict[str, EvalConfig]:
     """Return the held-out sets of a run; if there is only one, it may have no name."""
-    return {name or "held_out": each for name, each in config.held_out.items()}
+    return {name or HELD_OUT: each for name, each in config.held_out.items()}
 
 
 def changed_config(then: RunConfig, now: RunConfig, start: int) -> Iterator[str]:

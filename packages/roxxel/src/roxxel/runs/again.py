@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
@@ -84,7 +84,8 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
             used = replace(used, trainer=trainer)
         changed = _again(run, used, start, folder)
         try:
-            trainer = make_trainer(changed, as_read(run, changed))
+            corpora, held_out = as_read(run, changed), held_out_versions(run)
+            trainer = make_trainer(changed, corpora, held_out)
         except ConfigError as error:
             reason = str(error).removeprefix(f"{changed.file}: ")
             raise RunFolderError(
@@ -154,6 +155,20 @@ def as_read(run: Run, config: RunConfig) -> dict[str, TokenReader]:
             if recorded[name].get("loss_mask") is None:
                 found[name].__class__ = _Unmasked
     return found
+
+
+def held_out_versions(run: Run) -> dict[str, dict[str, str]]:
+    """Return the fingerprints of the held-out corpora of a run, by set and source."""
+    record: Any = (run.files.record or {}).get("held_out")
+    for each in run.checkpoints[-1:]:
+        record = each.extra.get("held_out", record)
+    try:
+        return {
+            name: {each["name"]: each["fingerprint"] for each in state["sources"]}
+            for name, state in record["states"].items()
+        }
+    except (AttributeError, KeyError, TypeError):  # None, or a record of somebody else
+        return {}
 
 
 def explanations(run: Run, again: Run) -> Iterator[str]:

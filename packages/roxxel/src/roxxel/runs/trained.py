@@ -39,8 +39,9 @@ def train(
     config: RunConfig,
     check: Callable[[], None] = lambda: None,
     opened: Mapping[str, TokenReader] | None = None,
+    held_out: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Train a run to its end, or continue it; `check` runs once its data are open."""
-    trainer = make_trainer(config, opened)
+    trainer = make_trainer(config, opened, held_out)
     check()
     trainer.run()
