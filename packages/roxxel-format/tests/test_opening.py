@@ -190,3 +190,14 @@ def test_a_path_means_what_it_meant_when_it_was_given(
 
     names = short(path.name for path in tmp_path.glob("*.rox"))
     assert names == ["a_000.rox", "b_000.rox", "~nobody_000.rox"]
+
+
+def test_a_shard_of_another_name_is_read_and_not_written(tmp_path: Path) -> None:
+    Roxxel(tmp_path / "one.rox").write([[1, 2, 3]])
+    other = (tmp_path / "one.rox").rename(tmp_path / "renamed.bin")
+
+    assert Roxxel(other).tokens[:].tolist() == [1, 2, 3]
+    with pytest.raises(NotADirectoryError, match=r"renamed\.bin: is no folder"):
+        Roxxel(other).write([[4]], exist="replace")
+
+    assert Roxxel(other).tokens[:].tolist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Find the manifest of a corpus on a disk, or describe what is there instead."""
+"""Read the manifest of a corpus on a disk, or describe what is there instead."""
 
 from __future__ import annotations
 
@@ -10,41 +10,29 @@ from roxxel_store.urls import is_pattern
 
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
-from roxxel_format._store.corpus_name import (
-    corpus_name,
-    is_folder,
-    matching_files,
-    owners_of,
-)
+from roxxel_format._store.corpus_name import matching_files, owners_of
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from roxxel_format._store.corpus_name import CorpusName
 
-def find_manifest(filepath: str) -> tuple[Path, bytes] | None:
-    """Return path and bytes of the manifest of a pattern or folder.
 
-    None if the path is one file, which needs no manifest.
+def read_manifest(name: CorpusName, filepath: str) -> bytes:
+    """Return the bytes of the manifest of a corpus, which `filepath` names.
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no shard in it.
-        ShardError: There are shards without a manifest, or several manifests.
+        ShardError: There are shards without a manifest.
     """
-    if not is_pattern(filepath) and not is_folder(filepath):
-        return None
-    try:
-        path = corpus_name(filepath).manifest
-    except ValueError as error:
-        raise ShardError(str(error)) from error
-    assert path is not None  # noqa: S101 - only one file has none
-    data = _read(path)
+    data = _read(name.head)
     if data is None:
         bare = matching_files(filepath)
-        data = _read(path)  # A first write may have been committed meanwhile.
+        data = _read(name.head)  # A first write may have been committed meanwhile.
         if data is None:
             raise bare_shards(filepath, bare)
-    return path, data
+    return data
 
 
 def bare_shards(filepath: str, found: list[str]) -> ShardError:

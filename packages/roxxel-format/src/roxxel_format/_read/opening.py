@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
 from roxxel_format._read.contents import listed_contents
-from roxxel_format._read.finding import find_manifest
+from roxxel_format._read.finding import read_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
 from roxxel_format._read.shard import LOCAL
 from roxxel_format._read.unlisted import file_contents, joined
@@ -21,6 +21,7 @@ from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
     SUFFIX,
+    corpus_name,
     manifest_urls,
     matching_files,
     meant,
@@ -84,14 +85,17 @@ def open_shard_file(path: str, timeout_s: float) -> OpenFile:
 
 def _open_on_disk(filepath: str, version: str | None) -> Contents:
     filepath = meant(filepath)
-    found = find_manifest(filepath)
-    if found is None:
+    try:
+        name = corpus_name(filepath)
+    except ValueError as error:
+        raise ShardError(str(error)) from error
+    if name.manifest is None:
         (path,) = matching_files(filepath)
         return file_contents(path)
-    path, data = found
+    data, path = read_manifest(name, filepath), str(name.manifest)
     # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
-    folder = str(path.with_name("_"))[:-1]
-    contents = listed_contents(filepath, data, str(path), folder, version)
+    folder = path.removesuffix(name.manifest.name)
+    contents = listed_contents(filepath, data, path, folder, version)
     for number, num_tokens in enumerate(contents.shards.num_tokens):
         if not num_tokens:  # Opening verifies; no read will open this empty shard.
             contents.open_shard(number)

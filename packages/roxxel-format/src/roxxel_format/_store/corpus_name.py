@@ -203,10 +203,12 @@ def corpus_name(filepath: str) -> CorpusName:
         if not prefix and suffix == SUFFIX:
             return _of_folder(path.parent)
         return _numbered(path.parent, prefix, suffix)
-    is_new = not os.path.lexists(path)
-    if not is_folder(filepath) and (path.suffix == SUFFIX or is_new):
-        return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
-    return _of_folder(path)
+    if is_folder(filepath):
+        return _of_folder(path)
+    suffix = SUFFIX
+    if path.suffix != SUFFIX and os.path.lexists(path):
+        suffix = ""  # A shard that a user has renamed can be read, not written.
+    return CorpusName(path.parent, path.name.removesuffix(SUFFIX), suffix, None)
 
 
 def meant(filepath: str, *, sharded: bool = False) -> str:
@@ -256,9 +258,10 @@ def name_to_write(
         ),
     )
     name = corpus_name(meant(filepath, sharded=sharded))
-    if name.folder.exists() and not name.folder.is_dir():
+    file = name.folder if name.suffix else name.single
+    if file.exists() and not file.is_dir():
         raise NotADirectoryError(
-            f"{name.folder}: is no folder; name a corpus by a folder, by a file that "
+            f"{file}: is no folder; name a corpus by a folder, by a file that "
             f'ends with {SUFFIX}, or by a pattern such as "wiki_*{SUFFIX}"'
         )
     try:
