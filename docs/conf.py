@@ -68,7 +68,10 @@ autodoc_typehints = "signature"
 autodoc_mock_imports = ["torch", "olmo_core", "torchtitan", "levanter", "tunix"]
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_type_aliases = {"Tokens": "Tokens"}
+_named = {name: name for name in ("Tokens", "npt.ArrayLike", "npt.DTypeLike")}
+# Of an overload, `generated.py` does not see the signature.
+_variables = dict.fromkeys(("_Name", "_Leaf", "_Named", "_Tree"), "Any")
+autodoc_type_aliases = _named | _variables
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

@@ -3,7 +3,8 @@
 A page of docs/reference/ has lines such as `<!-- generated: config -->`. When Sphinx
 reads the page, it gets the tables of the declarations that the program itself obeys in
 their place: the dataclasses of a config, the parsers of the commands. So the reference
-cannot be out of date, and nobody edits it. Names in docstrings link to their own entry.
+cannot be out of date, and nobody edits it. Names in docstrings link to their own entry,
+and a signature spells out every type that has no entry, such as `_Every` or `Count`.
 
     python docs/generated.py config
 
@@ -13,13 +14,17 @@ prints what the site shows in place of `<!-- generated: config -->`.
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
 import inspect
 import re
 import sys
 from dataclasses import MISSING, fields
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from roxxel.cli import parsers
 from roxxel.config import TOP_KEYS, MeshConfig, RunConfig, TrainerConfig
@@ -297,6 +302,126 @@ def filled(page: str) -> str:
     return _MARK.sub(lambda mark: PAGES[mark[1]](), page)
 
 
+_SOURCES = Path(__file__).parents[1] / "packages"
+_TYPE = re.compile(r"(?<![\w.\"'])(?:~?(?:\w+\.)+)?(_?[A-Z]\w*[a-z]\w*)(?![\w=(\"'])")
+_FIELD = re.compile(r":(?:vartype|type|rtype)\b[^:]*: ")
+
+
+@cache
+def bindings() -> dict[str, dict[str, str]]:
+    """Return what each module binds names of types to.
+
+    An alias is bound to its text, an imported name to `module:name`, and any other
+    name to nothing.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for source in _SOURCES.glob("*/src"):
+        for path in source.rglob("*.py"):
+            parts = path.relative_to(source).with_suffix("").parts
+            names = found[".".join(parts).removesuffix(".__init__")] = {}
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                names.update(_bound(node, parts))
+    return found
+
+
+def _bound(node: ast.AST, parts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    match node:
+        case ast.ImportFrom(module=str(module), level=level):
+            home = ".".join((*parts[:-level], module)) if level else module
+            for each in node.names:
+                yield each.asname or each.name, f"{home}:{each.name}"
+        case ast.ClassDef(name=name):
+            yield name, ""
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=value)
+            | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+        ):
+            text = _alias(value)
+            if text and _TYPE.fullmatch(name):
+                yield name, text
+        case _:
+            pass
+
+
+class _Unquoted(ast.NodeTransformer):
+    """Takes the quotes off types that are written as texts."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if not isinstance(node.value, str):
+            return node
+        return ast.parse(node.value, mode="eval").body
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        match ast.unparse(node.value), node.slice:
+            case "Literal", _:
+                return node
+            case "Annotated", ast.Tuple(elts=[first, *_]):
+                return self.visit(first)
+            case _:
+                return self.generic_visit(node)
+
+
+def _alias(value: ast.expr) -> str:
+    match value:
+        case ast.Subscript() | ast.BinOp(op=ast.BitOr()) | ast.Constant(value=str()):
+            try:
+                return ast.unparse(_Unquoted().visit(value))
+            except SyntaxError:  # a text that is no type
+                return ""
+        case ast.Call(func=ast.Name(id="TypeVar"), keywords=keywords):
+            bounds = [_alias(each.value) for each in keywords if each.arg == "bound"]
+            return next(filter(None, bounds), "Any")
+        case _:
+            return ""
+
+
+@cache
+def _origin(name: str, module: str) -> tuple[str, str]:
+    """Return a module and what it binds a name to, where it isn't imported."""
+    if name not in bindings().get(module, {}):  # in a signature of another module
+        every = {_origin(name, each) for each, has in bindings().items() if name in has}
+        if name.startswith("_"):  # a private class is seen in its module alone
+            every = {each for each in every if each[1]}
+        return every.pop() if len(every) == 1 else ("", "")
+    bound = bindings()[module][name]
+    if ":" not in bound:
+        return module, bound
+    module, _, name = bound.partition(":")
+    return _origin(name, module) if module in bindings() else (module, "")
+
+
+def plain(text: str, module: str) -> str:
+    """Return types in words that have an entry, or that Python has.
+
+    A type alias such as `_Every` is spelled out, if no package exports it. Of an
+    `Annotated` type remains the type: what it may be stands in the documentation.
+    """
+
+    def spelled(found: re.Match[str]) -> str:
+        where, bound = _origin(found[1], module)
+        is_entry = not bound or found[1] in exported()
+        return found[0] if is_entry else plain(bound, where)
+
+    text = _TYPE.sub(spelled, text)
+    while (at := text.find("Annotated[")) >= 0:
+        depth, comma, stop = 0, 0, at
+        for stop, sign in enumerate(text[at:], at):
+            depth += (sign in "[(") - (sign in "])")
+            comma = comma or (stop if sign == "," and depth == 1 else 0)
+            if sign == "]" and depth == 0:
+                break
+        inner = text[at + len("Annotated[") : comma]
+        text = text[:at] + inner + text[stop + 1 :]
+    return text
+
+
+@cache
+def exported() -> set[str]:
+    """Return the names that packages export."""
+    tops = [path.parent.name for path in _SOURCES.glob("*/src/*/__init__.py")]
+    return {name for top in tops for name in importlib.import_module(top).__all__}
+
+
 def name_role(
     role: str, rawtext: str, text: str, lineno: int, inliner: Any, **more: Any
 ) -> Any:
@@ -319,7 +444,22 @@ def setup(app: Any) -> dict[str, bool]:
         if name.startswith("reference/"):
             source[0] = filled(source[0])
 
+    def signature(*event: Any) -> tuple[str, str]:
+        *_, thing, _, arguments, returned = event
+        module = getattr(thing, "__module__", None) or ""
+        shown = (text and plain(text, module) for text in (arguments, returned))
+        return cast("tuple[str, str]", tuple(shown))
+
+    def docstring(*event: Any) -> None:
+        *_, thing, _, lines = event
+        module = getattr(thing, "__module__", None) or ""
+        for number, line in enumerate(lines):
+            if _FIELD.match(line):
+                lines[number] = plain(line, module)
+
     app.connect("source-read", read)
+    app.connect("autodoc-process-signature", signature)
+    app.connect("autodoc-process-docstring", docstring, priority=900)  # after napoleon
     app.add_role("name", name_role)
     return {"parallel_read_safe": True}
 

@@ -267,8 +267,8 @@ def test_reference_is_made_from_the_code() -> None:
     for command in ("train", "where", "format info", "ckpt delete", "write"):
         assert f"## roxxel {command}\n" in pages["commands"]
     assert "| `--until` `K` | only the steps before step K |" in pages["commands"]
-    assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]
-    assert "| `3` | a check found damage or a difference |" in pages["exit-codes"]
+    assert "| `75` | a signal stopped the run after a save" in pages["commands"]
+    assert "| `3` | a check found damage or a difference |" in pages["commands"]
     assert not [name for name, page in pages.items() if "<!-- generated" in page]
 
 
@@ -280,6 +280,24 @@ def test_examples_of_the_reference_are_one_config() -> None:
 
     [phase] = config.schedule.phases
     assert {*config.sources} == {*(phase.weights or ())}
+
+
+@pytest.mark.parametrize(
+    ("written", "module", "shown"),
+    [
+        ("_Every | None", "roxxel_train.config", "int | Literal['continuous'] | None"),
+        ("_Steps", "roxxel_train.trainer", "tuple[int, int]"),
+        ("Phase | Count", "roxxel_curriculum.schedule", "Phase | int"),
+        ("Weights | Path", "roxxel_train.config", "Weights | Path"),
+        ("Annotated[int, Rule(must_be='[a, b]')]", "roxxel.config", "int"),
+    ],
+)
+def test_signature_spells_out_a_type_without_an_entry(
+    written: str, module: str, shown: str
+) -> None:
+    plain = runpy.run_path(str(ROOT / "docs/generated.py"))["plain"]
+
+    assert plain(written, module) == shown
 
 
 def test_table_of_the_log_has_every_field_of_a_row() -> None:

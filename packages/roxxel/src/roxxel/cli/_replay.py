@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 See what some documents did to a model. The command goes back to the newest
 checkpoint before the run learned them, and trains the rest of the run twice with
-the same programs: once as it was (the control), and once without them. The second
-branch equals, bit for bit, a run that never learned them. Both branches are
+the same programs: once as it was (the control), and once without them. On a CPU the
+second branch equals, bit for bit, a run that never learned them. Both branches are
 ordinary runs, in the folder of --out. The same command continues after a kill.
 """
 

@@ -89,6 +89,7 @@ from roxxel.config._schedule import (
     schedule_from,
 )
 from roxxel.config._sweep import (
+    BlendTable,
     Drawn,
     Grid,
     SweepConfig,
@@ -117,6 +118,7 @@ __all__ = [
     "NOT_REPEATED",
     "TOP_KEYS",
     "Blend",
+    "BlendTable",
     "ConfigError",
     "Drawn",
     "EvalConfig",

@@ -97,7 +97,13 @@ _Weights = Annotated[Mapping[str, _Share], Rule(is_filled=True)]
 
 
 @dataclass(frozen=True)
-class _Blend:
+class BlendTable:
+    """One blend of a sweep, as its file writes it.
+
+    Attributes:
+        weights: Shares by source, or a list of such tables, one for each phase.
+    """
+
     weights: Annotated[
         _Weights | Annotated[tuple[_Weights, ...], Rule(is_filled=True)],
         Rule(
@@ -126,7 +132,7 @@ class SweepFile(ProxyConfig):
 
     config: str = field(kw_only=True)
     save_path: str | None = None
-    blends: tuple[_Blend, ...] = ()
+    blends: tuple[BlendTable, ...] = ()
     drawn: Drawn | None = None
     grid: Grid | None = None
     target: Mapping[str, _Share] = field(default_factory=dict[str, float])

@@ -2,12 +2,12 @@
 
 `replay` goes back to the newest checkpoint before a run learned some documents, and
 trains the rest of the run twice with the same programs: once as it was (the control),
-and once without the documents. Batches are a pure function of the step, so the second
-branch equals, bit for bit, a run that never learned the documents. So the documents
-caused every difference between the branches. This is leave-one-out retraining at a
-lower price: only the steps after the checkpoint are trained again. Influence functions
-estimate this effect (Koh and Liang, *Understanding Black-box Predictions via Influence
-Functions*, 2017).
+and once without the documents. Batches are a pure function of the step, so on a CPU the
+second branch equals, bit for bit, a run that never learned the documents. So the
+documents caused every difference between the branches. This is leave-one-out retraining
+at a lower price: only the steps after the checkpoint are trained again. Influence
+functions estimate this effect (Koh and Liang, *Understanding Black-box Predictions via
+Influence Functions*, 2017).
 """
 
 from __future__ import annotations
