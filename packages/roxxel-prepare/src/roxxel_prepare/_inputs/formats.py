@@ -49,7 +49,7 @@ class Format:
         what: What a file of this format is, for messages.
         kind: What a document is: a whole text or a line, fields of a row, or tokens.
             Files of one kind need the same options, and may be mixed.
-        endings: The endings of the names.
+        endings: What the names of such files end with, such as `.jsonl`.
         is_text: Whether the file is text, whose first bytes must agree. Readers of
             other formats check the bytes themselves.
     """

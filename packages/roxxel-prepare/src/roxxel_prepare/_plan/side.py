@@ -125,7 +125,8 @@ def held_out_path(filepath: str, name: str) -> str:
     """Return the path of the corpus that is held out, such as `wiki_valid_*.rox`.
 
     The name is inserted before the star, the suffix `.rox`, or the slash at the end.
-    For `out/*.rox`, which means the folder, it is a folder in it: `out/valid/*.rox`.
+    `out/*.rox` has no name before the star, so its held-out corpus is a folder in
+    `out`: `out/valid/*.rox`.
     """
     path = filepath.rstrip("/")
     head, slash, last = path.rpartition("/")

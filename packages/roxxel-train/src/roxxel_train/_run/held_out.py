@@ -30,8 +30,8 @@ class HeldOutSets:
     """The held-out sets of a run.
 
     Attributes:
-        samplers: The sampler of each set, by name. The only set of a run may have no
-            name; its name is then empty.
+        samplers: The sampler of each set, by name. A run with one set may leave it
+            unnamed, and the name is then empty.
         record: The record for a checkpoint and `run.json`: the state of each set that
             the run has ever had, and the names of the sets of `eval_loss`.
         notes: One sentence for each doubt about a set; see
