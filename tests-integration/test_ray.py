@@ -239,7 +239,7 @@ def test_pairs_of_tokens_need_no_tokenizer(ray: Any, tmp_path: Path) -> None:
         ({"prompt": "text"}, "prompt='text' is given without completion; pass the"),
         (
             {"column": "text", "prompt": "a", "completion": "b"},
-            "column='text' and prompt='a': a document has one column, or a prompt and",
+            "field 'text' and prompt='a': a document has one field, or a prompt and",
         ),
         ({"document_id": "id"}, r"the data set has no columns 'id'; pass one of its"),
     ],

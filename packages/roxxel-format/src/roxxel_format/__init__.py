@@ -12,12 +12,9 @@ from roxxel_format._read.cached import CacheStatus
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
 from roxxel_format._write.compact import Compaction
-from roxxel_format._write.options import (
-    TokenizerBackend,
-    WriteArguments,
-    WriteSummary,
-)
+from roxxel_format._write.recipe import TokenizerBackend, WriteArguments
 from roxxel_format._write.shard_writer import ShardWriter
+from roxxel_format._write.summary import WriteSummary
 from roxxel_format.corpus import Roxxel
 from roxxel_format.errors import ChecksumError, ShardError
 from roxxel_format.token_reader import TokenReader

@@ -23,9 +23,8 @@ from roxxel_format._store.corpus_name import Filepath, name_to_write
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
 from roxxel_format._write.driver import CorpusWrite
-from roxxel_format._write.fields import named_fields
-from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import place_of
+from roxxel_format._write.recipe import Recipe, Separator, named_fields
 from roxxel_format._write.rescue import adopt
 from roxxel_format._write.transfer import copy_corpus
 from roxxel_format.token_reader import TokenReader
@@ -43,8 +42,9 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.input_totals import InputTotals
     from roxxel_format._write.compact import Compaction
-    from roxxel_format._write.options import TokenizerBackend, WriteSummary
     from roxxel_format._write.place import Place
+    from roxxel_format._write.recipe import TokenizerBackend
+    from roxxel_format._write.summary import WriteSummary
     from roxxel_format.errors import ChecksumError
 
 
@@ -612,7 +612,7 @@ class Roxxel(TokenReader):
                 tokenizer's end-of-text token is unknown.
             OSError: The files cannot be written, or the disk has no working `flock`.
         """
-        options = WriteOptions(
+        recipe = Recipe(
             separator,
             block_size,
             max_shard_bytes,
@@ -621,14 +621,15 @@ class Roxxel(TokenReader):
             tokenizer,
             tokenizer_backend,
             special_tokens,
+            pack,
+            without_columns,
             metadata,
-            fields=named_fields(field, prompt, completion, document_id, chat),
-            pack=pack,
-            without_columns=without_columns,
+            exist,
+            named_fields(field, prompt, completion, document_id, chat),
         )
         try:
             lazy = self._lazy
-            write = CorpusWrite(lazy.filepath, options, exist, timeout_s=lazy.timeout_s)
+            write = CorpusWrite(lazy.filepath, recipe, timeout_s=lazy.timeout_s)
             return write.run(data)
         finally:
             self._use_current_version()

@@ -27,7 +27,8 @@ from roxxel_format.writing import (
     Fields,
     NewShards,
     Place,
-    WriteOptions,
+    Recipe,
+    WriteJob,
 )
 
 from roxxel_prepare._inputs.row_documents import column_document
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from roxxel_format import WriteArguments, WriteSummary
-    from roxxel_format.writing import WriteJob
 
 __all__ = ["RoxxelDatasink"]
 
@@ -114,19 +114,11 @@ class RoxxelDatasink(Datasink[TaskShards]):
                 f'exist must be "error", "replace" or "append", got {exist!r}; to keep '
                 "a corpus, do not run the pipeline if the corpus exists"
             )
-        if column is not None and prompt is not None:
-            raise ValueError(
-                f"column={column!r} and prompt={prompt!r}: a document has one column, "
-                "or a prompt and a completion; pass the names of one kind"
-            )
         self._filepath = os.fspath(filepath)
-        self._fields = Fields(column or "", prompt, completion, document_id, chat=chat)
-        self._exist: Literal["error", "replace", "append"] = exist
+        fields = Fields(column or "", prompt, completion, document_id, chat=chat)
+        self._recipe = Recipe(**arguments, exist=exist, fields=fields)
+        self._fields = fields
         self._min_bytes = min_bytes_per_write
-        self._options = WriteOptions(
-            fields=self._fields,
-            **arguments,
-        )
         self._write: CorpusWrite | None = None
         self._job: WriteJob | None = None
         self._resources = ExitStack()
@@ -146,20 +138,19 @@ class RoxxelDatasink(Datasink[TaskShards]):
         kind, dtype = None, None
         if schema is not None:
             kind, dtype = _kind_and_dtype(self._fields, schema)
-        if self._options.vocab_size is not None:
-            dtype = None
-        write = CorpusWrite(self._filepath, self._options, self._exist, is_several=True)
+        write = CorpusWrite(self._filepath, self._recipe, is_several=True)
         with ExitStack() as resources:
             resources.enter_context(write)
-            if self._exist == "error" and write.place.end.versions:
+            if self._recipe.exist == "error" and write.place.end.versions:
                 raise FileExistsError(
                     f'{write.what}: the corpus exists already; use exist="replace" or '
                     'exist="append", or write elsewhere'
                 )
             write.begin()
-            self._fields = write.options.fields
-            recipe = write.recipe.decided(dtype, kind)
-            self._job = write.job(secrets.token_hex(6), recipe)
+            write.recipe = write.recipe.decided(dtype, kind)
+            self._fields = write.recipe.fields
+            digest, target = secrets.token_hex(6), write.place.target
+            self._job = WriteJob(digest, target, write.recipe, write.tokenizer)
             self._write, self._resources = write, resources.pop_all()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> TaskShards:

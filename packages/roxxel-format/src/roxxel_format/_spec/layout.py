@@ -11,6 +11,7 @@ no section can overlap another or leave the file.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from roxxel_format._spec.tables import (
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -39,6 +40,8 @@ DEFAULT_BLOCK_SIZE = 4096
 _MIN_BLOCK_SIZE = 64
 _MAX_BLOCK_SIZE = 1 << 24
 MAX_METADATA_SIZE = 1 << 20
+_METADATA_ROOM = 1 << 11
+"""Bytes for metadata that a write adds before it closes a shard."""
 MAX_SEPARATOR_LENGTH = 1 << 10
 
 # The fields of head and foot. These constants are offsets in the foot: `_FOOT_HEAD_CRC`
@@ -234,6 +237,43 @@ def digests(
     whole.update(fields)
     whole.update(content.digest())
     return content.digest(), whole.digest()
+
+
+def shard_size_bound(data_size: int, block_size: int, metadata_size: int) -> int:
+    """Return an upper bound of a shard's size.
+
+    Args:
+        data_size: Bytes of its items and of the ends of its documents.
+        block_size: Bytes of a block.
+        metadata_size: Bytes of the metadata that it begins with.
+    """
+    blocks = data_size // block_size + 2
+    fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size + _METADATA_ROOM
+    return fixed + data_size + 4 * blocks
+
+
+def metadata_json(metadata: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a shard's metadata.
+
+    Raises:
+        TypeError: JSON cannot hold a value.
+        ValueError: The JSON is too long.
+    """
+    try:
+        data = json.dumps(
+            metadata, ensure_ascii=False, sort_keys=True, allow_nan=False
+        ).encode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"metadata cannot be stored as JSON ({error}); use strings, finite "
+            "numbers, lists and dicts"
+        ) from error
+    if len(data) > MAX_METADATA_SIZE:
+        raise ValueError(
+            f"metadata has {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
+            "store large values in a separate file"
+        )
+    return data
 
 
 def check_block_size(block_size: int) -> None:

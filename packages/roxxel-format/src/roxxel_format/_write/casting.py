@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -78,10 +79,81 @@ class DocumentTypeError(_OfDocumentError, TypeError):
     """A document has the wrong type."""
 
 
-class Caster:
-    """Checks items against dtype and `vocab_size`, casts them, records their range."""
+class NoDocumentsError(ValueError):
+    """The data of a write has no documents."""
 
-    def __init__(self, name: str, vocab_size: int | None = None) -> None:
+    def __init__(self, corpus: str) -> None:
+        super().__init__(
+            f"{corpus}: there are no documents to write; check the iterator (a "
+            "generator can be used only once)"
+        )
+
+
+def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
+    """Return the items that end each document; empty if `separator` is None.
+
+    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
+    item.
+    """
+    if separator is None:
+        return ()
+    if isinstance(separator, bytes):
+        return _separator_from_bytes(separator, name)
+    is_number = isinstance(separator, (int, float))
+    if not is_number or (isinstance(separator, bool) and name != "bool"):
+        raise TypeError(
+            f"separator must be a token, bytes or None, got {separator!r}; "
+            "encode text first"
+        )
+    if isinstance(separator, float):
+        _check_float(separator, name)
+    if not math.isfinite(separator):
+        raise ValueError(f"separator is {separator!r}; use a finite number")
+    return (separator,)
+
+
+def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...]:
+    size = dtypes.item_size(name)
+    if not separator or (len(separator) > size and len(separator) % size):
+        raise ValueError(
+            f"separator {separator!r} has {len(separator)} bytes; use up to {size} "
+            f"bytes or whole items of {name} ({size} bytes each)"
+        )
+    filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
+    dtype = np.dtype("<u2") if name == dtypes.BFLOAT16 else dtypes.stored_dtype(name)
+    if name == "bool" and set(filled) - {0, 1}:
+        raise ValueError(
+            f"separator {separator!r} holds bytes other than 0 and 1; use only these "
+            "for bool"
+        )
+    return tuple(np.frombuffer(filled, dtype).tolist())
+
+
+def _check_float(separator: float, name: str) -> None:
+    """Raise TypeError for a float separator of items that are given as integers.
+
+    Items of `bfloat16` are given as their 16 bits.
+    """
+    if name == dtypes.BFLOAT16 or dtypes.value_range(name) is not None:
+        raise TypeError(
+            f"separator {separator!r} is not an integer, but {name} items are given as "
+            "integers; pass the item, for bfloat16 its 16 bits"
+        )
+
+
+class Caster:
+    """Checks items against dtype and `vocab_size`, casts them, records their range.
+
+    `separator` are the items that end each document, and `ending` the same in the dtype
+    of the shard.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        vocab_size: int | None = None,
+        separator: tuple[int | float, ...] = (),
+    ) -> None:
         self._name = name
         self._dtype = dtypes.stored_dtype(name)
         self._limits = dtypes.value_range(name)
@@ -94,6 +166,7 @@ class Caster:
                 )
             self._limits = (0, vocab_size - 1)
         self._seen: tuple[int, int] | None = None
+        self.ending = self._ending(separator)
 
     @property
     def seen(self) -> tuple[int, int]:
@@ -114,11 +187,10 @@ class Caster:
             "choose a wider dtype" if self._is_limited_by_dtype else "raise vocab_size"
         )
 
-    def separator(self, separator: tuple[int | float, ...]) -> Tokens:
-        """Return a separator in the shard's dtype."""
+    def _ending(self, separator: tuple[int | float, ...]) -> Tokens:
         for item in separator:
             if isinstance(item, float):
-                dtypes.check_float(item, self._name)
+                _check_float(item, self._name)
         if not separator:
             return np.empty(0, self._dtype)
         try:
@@ -134,15 +206,13 @@ class Caster:
                 f"{self.remedy}, or choose another separator"
             ) from None
 
-    def check_source(
-        self, dtype: np.dtype[Any], separator: Tokens, document: int
-    ) -> Tokens | None:
+    def check_source(self, dtype: np.dtype[Any], document: int) -> Tokens | None:
         """Check that items of `dtype` can be stored in the shard.
 
         Returns:
-            The separator in `dtype`; None if `dtype` cannot hold it exactly.
+            The ending in `dtype`; None if `dtype` cannot hold it exactly.
         """
-        integers = dtype.kind in "biu"
+        integers, ending = dtype.kind in "biu", self.ending
         if self._name == dtypes.BFLOAT16:
             possible = dtype.name in {dtypes.BFLOAT16, "uint16"}
         elif self._limits is not None:
@@ -157,13 +227,13 @@ class Caster:
             )
         if self._name == dtypes.BFLOAT16:
             is_stored = dtype == self._dtype
-            return separator if is_stored else separator.view(np.uint16).astype(dtype)
+            return ending if is_stored else ending.view(np.uint16).astype(dtype)
         with np.errstate(all="ignore"):
-            converted = separator.astype(dtype)
-            back = converted.astype(separator.dtype)
-        is_same = np.array_equal(back, separator)
+            converted = ending.astype(dtype)
+            back = converted.astype(ending.dtype)
+        is_same = np.array_equal(back, ending)
         # An integer of as many bytes, but with a sign, holds the bits of any other.
-        is_same = is_same and np.array_equal(converted < 0, separator < 0)
+        is_same = is_same and np.array_equal(converted < 0, ending < 0)
         return converted if is_same else None
 
     def cast(self, tokens: Tokens) -> Tokens:

@@ -3,19 +3,19 @@
 A write changes no committed file before its commit. So a write that fails or is killed
 leaves the old corpus unchanged. Where the corpus is, and who writes its shards, are
 arguments: this process (`CorpusWrite.run`), tasks on many machines, or the units of a
-preparation (`CorpusWrite.job`).
+preparation (`WriteJob`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from roxxel_store.files import draft_path, drafted_name, make_folder
 from roxxel_store.output import replace_file
-from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._spec.kept_tokenizer import (
@@ -25,27 +25,24 @@ from roxxel_format._spec.kept_tokenizer import (
     pack_tokenizer,
 )
 from roxxel_format._spec.tables import NewShards
-from roxxel_format._write.checks import (
-    check_arguments,
-    check_data,
-    check_kept,
-    say_kept,
-)
+from roxxel_format._write.casting import NoDocumentsError
+from roxxel_format._write.commit import commit, for_corpus, may_append
 from roxxel_format._write.intake import encoded_before, load_intake
-from roxxel_format._write.job import WriteJob, write_shards
+from roxxel_format._write.kept import check_kept, say_kept
 from roxxel_format._write.one_file import only_writer, tokenizers_left
 from roxxel_format._write.place import place_of
-from roxxel_format._write.recipe import Recipe
-from roxxel_format._write.series import NoDocumentsError, ShardSeries
+from roxxel_format._write.recipe import Chat
+from roxxel_format._write.series import ShardSeries, write_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from roxxel_format._store.corpus_name import Filepath
-    from roxxel_format._write.fields import Chat
+    from roxxel_format._store.corpus_name import CorpusName, Filepath
     from roxxel_format._write.intake import Intake
-    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
+    from roxxel_format._write.recipe import Recipe
+    from roxxel_format._write.summary import WriteSummary
+    from roxxel_format._write.tokenizers import Tokenizer
 
 
 class CorpusWrite:
@@ -56,22 +53,21 @@ class CorpusWrite:
 
     Args:
         filepath: The corpus: a folder, a pattern, or one file; or a URL.
-        options: The arguments of the write.
-        exist: What to do if the corpus exists.
+        recipe: The arguments of the write.
         is_several: Whether several processes write shards of this corpus.
         says_ending: Whether to say how documents end if the tokenizer decides it.
-        made_by: If the documents are tokens of another corpus: its record of the
-            tokenizer, and the tokenizer's files.
+        tokenizer_files: If the documents are tokens of another corpus: the files of its
+            tokenizer, whose record is in the recipe.
         timeout_s: Seconds after which a request to a bucket fails.
 
     Attributes:
-        options: The arguments, with the separator that the tokenizer decided.
-        recipe: What the manifest will say; item type and kind are None until decided.
+        recipe: The arguments, with what the tokenizer, the corpus and the first
+            document have decided so far.
         place: Where the corpus is.
 
     Example:
-        >>> from roxxel_format.writing import WriteOptions
-        >>> write = CorpusWrite("ids_*.rox", WriteOptions(vocab_size=100), "error")
+        >>> from roxxel_format.writing import Recipe
+        >>> write = CorpusWrite("ids_*.rox", Recipe(vocab_size=100, exist="error"))
         >>> write.run([[5, 6, 7], [8]]).num_tokens
         4
     """
@@ -79,54 +75,38 @@ class CorpusWrite:
     def __init__(
         self,
         filepath: Filepath,
-        options: WriteOptions,
-        exist: Exist,
+        recipe: Recipe,
         *,
         is_several: bool = False,
         says_ending: bool = False,
-        made_by: tuple[Mapping[str, Any], Mapping[str, str]] | None = None,
+        tokenizer_files: Mapping[str, str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._started = time.perf_counter()
-        sharded = is_several or options.may_make_several(exist)
+        sharded = is_several or recipe.may_make_several
         self.place = place_of(filepath, timeout_s, sharded=sharded)
         self.what = self.place.what
-        check_arguments(options, self.place.name, exist)
-        if is_several and self.is_one_file:
-            name = self.place.name
-            raise ValueError(
-                f"{name.single}: is one file, but several processes write several "
-                f'shards; write to a pattern such as "{name.prefix}_*.rox"'
-            )
-        self.options, self._intake = load_intake(options, says_ending=says_ending)
-        if says_ending and self._intake.tokenizer is not None:
-            note(self._intake.tokenizer.encoding(), end="")
-        recorded = self._intake.recorded_tokenizer
-        self._kept = _kept_tokenizer(self._intake, self.options)
-        if made_by is not None:
-            recorded, files = made_by
-            self._kept = pack_tokenizer(files) if files else None
-        self.recipe = Recipe(
-            exist,
-            self.options.recorded(self._intake.tokenizer_identity),
-            recorded,
-            self.options.separator_value,
-            options.block_size,
-            options.fields.columns,
-            self._intake.dtype,
-            unit=options.pack,
-            encoder=self._intake.encoder,
-            tokenizer_file=self._tokenizer_file(),
-            without_columns=options.without_columns,
-        )
+        if self.is_one_file:
+            _check_one_file(recipe, self.place.name, is_several=is_several)
+        self._intake = load_intake(recipe, says_ending=says_ending)
+        self._kept = _kept_tokenizer(self._intake, tokenizer_files)
+        self.recipe = self._intake.recipe
+        if self._kept is not None:
+            path = self.place.name.tokenizer(digest_of_tokenizer(self._kept))
+            file = path.name, len(self._kept)
+            self.recipe = replace(self.recipe, tokenizer_file=file)
         self._resources = ExitStack()
         self._is_committed = False
 
     @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The loaded tokenizer."""
+        return self._intake.tokenizer
+
+    @property
     def switched_off(self) -> str:
         """What was random in the tokenizer and is now switched off; else empty."""
-        tokenizer = self._intake.tokenizer
-        return "" if tokenizer is None else tokenizer.switched_off
+        return "" if self.tokenizer is None else self.tokenizer.switched_off
 
     @property
     def is_one_file(self) -> bool:
@@ -154,10 +134,10 @@ class CorpusWrite:
             return None
         check_kept(
             manifest,
-            self.recipe.arguments,
+            self.recipe.recorded,
             self.what,
             describe,
-            may_append=not self.is_one_file and self.recipe.may_append(manifest),
+            may_append=not self.is_one_file and may_append(self.recipe, manifest),
         )
         shards = manifest.shards.names
         missing = {*shards} - self.place.files.sizes(shards).keys()
@@ -183,14 +163,8 @@ class CorpusWrite:
 
     def __exit__(self, *error: object) -> None:
         self._resources.close()
-        if self._is_committed and not self.recipe.appends:
+        if self._is_committed and self.recipe.exist != "append":
             self.place.remove_leftovers()
-
-    def _tokenizer_file(self) -> tuple[str, int] | None:
-        if self._kept is None:
-            return None
-        path = self.place.name.tokenizer(digest_of_tokenizer(self._kept))
-        return path.name, len(self._kept)
 
     def keep_tokenizer(self) -> None:
         """Keep the tokenizer at the place, before the commit that names its file."""
@@ -207,7 +181,13 @@ class CorpusWrite:
             FileExistsError: The write may not change the corpus.
             ValueError: The documents do not fit the corpus.
         """
-        self.recipe = self.recipe.for_corpus(self.place.end, self.what)
+        self.recipe = for_corpus(self.recipe, self.place.end, self.what)
+
+    def check_append(self) -> None:
+        """Raise ValueError if the documents cannot be appended to the corpus."""
+        found = self.place.existing() if self.recipe.exist == "append" else None
+        if found is not None:
+            for_corpus(self.recipe, found, self.what)
 
     def decide(self, documents: Iterable[object]) -> None:
         """Read up to the first document to write, which decides item type and kind.
@@ -215,36 +195,17 @@ class CorpusWrite:
         Raises:
             NoDocumentsError: There are no documents to write.
         """
-        options, recipe = self.options, self.recipe
-        intake = replace(self._intake, dtype=recipe.dtype, kind=recipe.kind)
-        if options.chooses is None:  # The first document decides: read none ahead.
+        intake = replace(self._intake, recipe=self.recipe)
+        if not self.recipe.chooses:  # The first document decides: read none ahead.
             intake = intake.one_by_one()
-        rows = intake.rows(documents, options.fields)
-        if not any(intake.chooses(row.tokens, options) for row in rows):
+        if not any(True for _ in intake.chosen(documents)):
             raise NoDocumentsError(self.what)
-        self.recipe = recipe.decided(intake.dtype, intake.kind)
-
-    def job(self, digest: str, recipe: Recipe | None = None) -> WriteJob:
-        """Return the picklable job that writes shards in other processes.
-
-        Args:
-            digest: 12 hexadecimal digits, the beginning of the shards' names.
-            recipe: The recipe, with item type and kind. Default: `self.recipe`.
-        """
-        place, recipe = self.place, recipe or self.recipe
-        return WriteJob(
-            digest,
-            place.target,
-            replace(self.options, dtype=recipe.dtype),
-            recipe.kind,
-            self._intake.tokenizer_identity,
-            self._intake.tokenizer,
-        )
+        self.recipe = self.recipe.decided(intake.dtype, intake.kind)
 
     def commit(self, new: NewShards) -> WriteSummary:
-        """Commit shards, which are complete; see `Recipe.commit`."""
+        """Commit shards, which are complete."""
         self.keep_tokenizer()
-        summary = self.recipe.commit(self.place, new, self._started)
+        summary = commit(self.recipe, self.place, new, self._started)
         self._is_committed = True
         return replace(summary, switched_off=self.switched_off)
 
@@ -274,27 +235,25 @@ class CorpusWrite:
             is_encoded: Whether the documents are tokens of another corpus, so that they
                 are appended to a corpus of texts too.
         """
-        check_data(data)
+        if isinstance(data, (str, bytes, bytearray, Mapping)):
+            kind = type(cast("object", data)).__name__
+            raise TypeError(
+                f"data is one {kind}; pass an iterable of documents, such as [data]"
+            )
         kept = self.kept()
         if kept is not None:
-            say_kept(self.what, kept, self.options, data)
+            say_kept(self.what, kept, self.recipe, data)
             return kept
         if self.is_one_file:
             return self._written_file(data, ending)
         with self:
             self.begin()
-            self._intake.dtype, self._intake.kind = self.recipe.dtype, self.recipe.kind
+            intake = replace(self._intake, recipe=self.recipe)
             if is_encoded and self.recipe.kind == "text":
                 data = map(encoded_before, data)
             place = self.place
             new = write_shards(
-                place,
-                self.options,
-                self._intake,
-                place.new_shards(),
-                data,
-                ending,
-                discards=True,
+                place, intake, place.new_shards(), data, ending, discards=True
             )
             try:
                 return self.commit(new)
@@ -319,14 +278,13 @@ class CorpusWrite:
         make_folder(name.folder)
         path, draft = name.single, draft_path(name.single)
         with only_writer(name):  # Locks the draft until it is renamed.
-            metadata: dict[str, Any] = {"arguments": self.recipe.arguments}
+            metadata: dict[str, Any] = {"arguments": self.recipe.recorded}
             file = self.recipe.tokenizer_file
             if file is not None:
                 metadata["tokenizer_file"] = {"name": file[0], "bytes": file[1]}
             series = ShardSeries(
                 name.pattern,
                 lambda: path,
-                self.options,
                 self._intake,
                 metadata,
                 draft=draft,
@@ -353,10 +311,45 @@ class CorpusWrite:
         return replace(summary, switched_off=self.switched_off)
 
 
-def _kept_tokenizer(intake: Intake, options: WriteOptions) -> bytes | None:
+def _kept_tokenizer(
+    intake: Intake, of_another: Mapping[str, str] | None
+) -> bytes | None:
+    if of_another is not None:
+        return pack_tokenizer(of_another) if of_another else None
     files = {} if intake.tokenizer is None else {**intake.tokenizer.files}
     if TOKENIZER_FILE not in files:
         return None
-    if options.fields.chat:  # What rendered the chats, wherever it was.
-        files[TEMPLATE_FILE] = cast("Chat", options.fields.chat).text
+    chat = intake.recipe.fields.chat
+    if isinstance(chat, Chat):  # What rendered the chats, wherever it was.
+        files[TEMPLATE_FILE] = chat.text
     return pack_tokenizer(files)
+
+
+def _check_one_file(recipe: Recipe, name: CorpusName, *, is_several: bool) -> None:
+    """Raise ValueError for a recipe that one file cannot hold."""
+    pattern = f'a pattern such as "{name.prefix}_*.rox"'
+    problem = ""
+    if recipe.fields.columns:
+        problem = (
+            f"a corpus of one file has no columns, such as "
+            f"{next(iter(recipe.fields.columns))!r}; write the corpus to {pattern}, or "
+            "to a folder"
+        )
+    elif recipe.pack is not None:
+        problem = (
+            f"is one file, but pack={recipe.pack} (--pack) makes a corpus whose "
+            f"manifest says how its documents are packed; write to {pattern}, or to a "
+            "folder"
+        )
+    elif recipe.may_make_several:
+        problem = (
+            'is one file, but max_shard_bytes or exist="append" makes several shards, '
+            f'"{name.prefix}_*.rox"; delete the file first, or use this pattern'
+        )
+    elif is_several:
+        problem = (
+            "is one file, but several processes write several shards; write to "
+            f"{pattern}"
+        )
+    if problem:
+        raise ValueError(f"{name.single}: {problem}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,10 @@ from roxxel_format._write.casting import (
     DocumentTypeError,
     InexactError,
     number_array,
+    separator_items,
 )
-from roxxel_format._write.fields import TO_END, EncodedRow, Row
-from roxxel_format._write.options import Separator
+from roxxel_format._write.recipe import Separator
+from roxxel_format._write.rows import TO_END, EncodedRow, Row
 from roxxel_format._write.tokenizers import (
     chat_renderer,
     chat_tokenizer,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.fields import Fields, Spans
-    from roxxel_format._write.options import WriteOptions
+    from roxxel_format._write.recipe import Fields, Recipe
+    from roxxel_format._write.rows import Spans
     from roxxel_format._write.tokenizers import Tokenizer
 
 _BATCH_TEXTS = 256
@@ -47,83 +47,91 @@ class _RowError(DocumentError):
     """A row is not a mapping, or lacks a field."""
 
 
-def load_intake(
-    options: WriteOptions, *, says_ending: bool = False
-) -> tuple[WriteOptions, Intake]:
-    """Load the tokenizer of a write; convert the separator to a token, bytes or None.
+def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
+    """Load what encodes the documents of a write, and decide how they end.
 
-    Also loads the renderer of chats. With `says_ending`, print how documents end if the
-    tokenizer determines the separator.
+    The recipe of the intake has what the tokenizer decides: the separator, a token,
+    bytes or None; the renderer of chats; and the record of the tokenizer. With
+    `says_ending`, print how documents end if the tokenizer determines it.
     """
-    tokenizer = load_tokenizer(options)
-    options = _with_chat(options, tokenizer)
-    separator = options.separator
+    tokenizer = load_tokenizer(recipe)
+    recipe = _with_chat(recipe, tokenizer)
+    if tokenizer is None and recipe.special_tokens:
+        raise ValueError("special_tokens needs a tokenizer; pass tokenizer")
+    separator = _decided(recipe.separator, tokenizer)
+    stored = None if recipe.dtype is None else str(recipe.dtype)
+    if stored is None and recipe.vocab_size is not None:
+        stored = dtypes.vocabulary_name(recipe.vocab_size)
+    if stored is not None:
+        separator_items(separator, stored)
+    decided = replace(recipe, separator=separator).decided(stored, None)
     if tokenizer is None:
-        if options.special_tokens:
-            raise ValueError("special_tokens needs a tokenizer; pass tokenizer")
-        if separator is Separator.OF_TOKENIZER:
-            separator = None
-    elif separator is Separator.OF_TOKENIZER:
-        end = tokenizer.end_of_text()
-        separator = None if end is None else end[0]
-        if says_ending:
+        return Intake(decided)
+    record, encoder = tokenizer.to_dict(), tokenizer.encoder
+    decided = replace(decided, tokenizer_record=record, encoder=encoder)
+    intake = intake_of(decided, tokenizer)
+    if says_ending:
+        if recipe.separator is Separator.OF_TOKENIZER:
             note(tokenizer.ending())
-    elif isinstance(separator, str):
-        separator = tokenizer.token(separator)
+        if intake.added_end is not None:
+            note(
+                f"{tokenizer.name} ends each document with the separator "
+                f"({separator}) by itself; no second one follows"
+            )
+        note(tokenizer.encoding(), end="")
+    return intake
+
+
+def _decided(separator: object, tokenizer: Tokenizer | None) -> float | bytes | None:
+    """Return a separator as a token, bytes or None."""
+    if separator is Separator.OF_TOKENIZER:
+        end = None if tokenizer is None else tokenizer.end_of_text()
+        return None if end is None else end[0]
     if isinstance(separator, str):
+        if tokenizer is not None:
+            return tokenizer.token(separator)
         separator_items(separator, "uint8")  # Raises: only a tokenizer knows names.
-    if options.dtype_name is not None:
-        separator_items(separator, options.dtype_name)
-    options = replace(options, separator=separator)
-    intake = intake_of(options, tokenizer)
-    if intake.added_end is not None and says_ending:
-        note(
-            f"{intake.tokenizer_name} ends each document with the separator "
-            f"({separator}) by itself; no second one follows"
+    return cast("float | bytes | None", separator)
+
+
+def intake_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Intake:
+    """Return the intake of a write whose recipe has what the tokenizer decides.
+
+    Raises ValueError if that was another tokenizer.
+    """
+    end, known = None, recipe.tokenizer_identity
+    if tokenizer is not None and tokenizer.identity != known:
+        raise ValueError(
+            f"{tokenizer.name}: is {tokenizer.identity} here and now, but {known} "
+            "where and when this write began; copy that tokenizer to every machine, or "
+            "write again"
         )
-    return options, intake
-
-
-def intake_of(
-    options: WriteOptions, tokenizer: Tokenizer | None, kind: str | None = None
-) -> Intake:
-    """Return the intake of a write whose separator is a token, bytes or None."""
-    end = None
-    if (
-        tokenizer is not None
-        and type(options.separator) is int
-        and not options.fields.chat
-    ):
+    is_token = type(recipe.separator) is int
+    if tokenizer is not None and is_token and not recipe.fields.chat:
         end = tokenizer.added_end()
-    return Intake(
-        options.dtype_name,
-        options.vocab_size,
-        tokenizer,
-        kind,
-        added_end=end if end == options.separator else None,
-    )
+    return Intake(recipe, tokenizer, end if end == recipe.separator else None)
 
 
-def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
-    """Load the tokenizer of a write, if the options name one."""
+def load_tokenizer(recipe: Recipe) -> Tokenizer | None:
+    """Load the tokenizer of a write, if the recipe names one."""
     found = None
-    has_chats = bool(options.fields.chat)
-    if options.tokenizer is not None:
+    has_chats = bool(recipe.fields.chat)
+    if recipe.tokenizer is not None:
         found = load(
-            options.tokenizer,
-            special_tokens=options.special_tokens,
+            recipe.tokenizer,
+            special_tokens=recipe.special_tokens,
             # Only this one says which characters a token has.
-            backend="tokenizers" if has_chats else options.tokenizer_backend,
+            backend="tokenizers" if has_chats else recipe.tokenizer_backend,
         )
     if has_chats:
-        if options.tokenizer_backend == "fastokens":
+        if recipe.tokenizer_backend == "fastokens":
             raise ValueError(
                 'tokenizer_backend="fastokens" (--tokenizer-backend) cannot encode '
                 "chats, because it does not say which characters a token has; leave "
                 "it out"
             )
         return chat_tokenizer(found)
-    if options.tokenizer_backend == "fastokens" and not (found and found.encoder):
+    if recipe.tokenizer_backend == "fastokens" and not (found and found.encoder):
         raise ValueError(
             'tokenizer_backend="fastokens" (--tokenizer-backend) encodes for a '
             "tokenizer.json or a name on the Hugging Face hub; pass one as tokenizer, "
@@ -132,110 +140,50 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
     return found
 
 
-def _with_chat(options: WriteOptions, tokenizer: Tokenizer | None) -> WriteOptions:
-    fields = options.fields
-    chat = fields.chat
+def _with_chat(recipe: Recipe, tokenizer: Tokenizer | None) -> Recipe:
+    chat = recipe.fields.chat
     if not isinstance(chat, (str, os.PathLike, bool)) or not chat:
-        return options
+        return recipe
     assert tokenizer is not None  # noqa: S101 - `chat_tokenizer` raises without one
-    ends_texts = options.separator is Separator.OF_TOKENIZER
+    ends_texts = recipe.separator is Separator.OF_TOKENIZER
     if ends_texts and tokenizer.added_end() is not None:
         raise ValueError(
             f"{tokenizer.name}: ends each text by itself, but a chat ends as its "
             "template says; pass separator (--separator): a token, its name, or none"
         )
-    refused = () if options.special_tokens else tuple(tokenizer.special_ids)
+    refused = () if recipe.special_tokens else tuple(tokenizer.special_ids)
     template = None if isinstance(chat, bool) else chat
-    loaded = chat_renderer(options.tokenizer, template, refused)
-    return replace(options, fields=replace(fields, chat=loaded))
-
-
-def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
-    """Return the items that end each document; empty if `separator` is None.
-
-    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
-    item.
-    """
-    if separator is None:
-        return ()
-    if isinstance(separator, bytes):
-        return _separator_from_bytes(separator, name)
-    if isinstance(separator, np.generic):
-        separator = cast("object", separator.item())
-    is_number = isinstance(separator, (int, float))
-    if not is_number or (isinstance(separator, bool) and name != "bool"):
-        raise TypeError(
-            f"separator must be a token, bytes or None, got {separator!r}; "
-            "encode text first"
-        )
-    if isinstance(separator, float):
-        dtypes.check_float(separator, name)
-    if not math.isfinite(separator):
-        raise ValueError(f"separator is {separator!r}; use a finite number")
-    return (separator,)
-
-
-def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...]:
-    size = dtypes.item_size(name)
-    if not separator or (len(separator) > size and len(separator) % size):
-        raise ValueError(
-            f"separator {separator!r} has {len(separator)} bytes; use up to {size} "
-            f"bytes or whole items of {name} ({size} bytes each)"
-        )
-    filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
-    dtype = np.dtype("<u2") if name == dtypes.BFLOAT16 else dtypes.stored_dtype(name)
-    if name == "bool" and set(filled) - {0, 1}:
-        raise ValueError(
-            f"separator {separator!r} holds bytes other than 0 and 1; use only these "
-            "for bool"
-        )
-    return tuple(np.frombuffer(filled, dtype).tolist())
+    loaded = chat_renderer(recipe.tokenizer, template, refused)
+    return replace(recipe, fields=replace(recipe.fields, chat=loaded))
 
 
 @dataclass(slots=True)
 class Intake:
     """Converts documents of one kind, `"text"` or `"tokens"`, to arrays.
 
-    `dtype` names an item type. It is None until `vocab_size` or the first document with
-    items determines it. `kind` is None until the first document determines it. Without
-    a `tokenizer`, `str` documents are encoded as UTF-8. A tokenizer that supports
-    batches encodes up to 256 texts, or about 1 MiB, at a time. `added_end` is the
-    separator if the tokenizer puts it at the end of each text. It is then removed,
-    because the writer appends the separator. `num_dropped` counts the characters that
-    the tokenizer dropped so far.
+    `dtype` names the item type and `kind` the kind. If the recipe leaves them open, the
+    first document decides them, the item type with items. Without a `tokenizer`, `str`
+    documents are encoded as UTF-8. A tokenizer that supports batches encodes up to 256
+    texts, or about 1 MiB, at a time. `added_end` is the separator if the tokenizer puts
+    it at the end of each text. It is then removed, because the writer appends the
+    separator. `num_dropped` counts the characters that the tokenizer dropped so far.
     """
 
-    dtype: str | None = None
-    vocab_size: int | None = None
+    recipe: Recipe
     tokenizer: Tokenizer | None = None
-    kind: str | None = None
     added_end: int | None = None
+    dtype: str | None = None
+    kind: str | None = None
     num_dropped: int = 0
     _dtype_if_empty: str | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype is None and self.vocab_size is not None:
-            self.dtype = dtypes.vocabulary_name(self.vocab_size)
+        self.dtype = self.dtype or self.recipe.stored
+        self.kind = self.kind or self.recipe.kind
 
-    @property
-    def tokenizer_identity(self) -> str | None:
-        """Name and hash of the tokenizer."""
-        return None if self.tokenizer is None else self.tokenizer.identity
-
-    @property
-    def tokenizer_name(self) -> str:
-        """Name of the tokenizer, for messages."""
-        return "the tokenizer" if self.tokenizer is None else self.tokenizer.name
-
-    @property
-    def encoder(self) -> str | None:
-        """What encodes texts, with versions; None if unknown."""
-        return None if self.tokenizer is None else self.tokenizer.encoder
-
-    @property
-    def recorded_tokenizer(self) -> dict[str, Any] | None:
-        """The record of the tokenizer in a corpus."""
-        return None if self.tokenizer is None else self.tokenizer.to_dict()
+    def ending(self) -> tuple[int | float, ...]:
+        """Return the items that end each document; call it after the first document."""
+        return separator_items(self.recipe.separator, str(self.dtype))
 
     def one_by_one(self) -> Intake:
         """Return an intake that encodes each text only when it is requested."""
@@ -244,12 +192,13 @@ class Intake:
         tokenizer = replace(self.tokenizer, encode_batch=None, encode_parts=None)
         return replace(self, tokenizer=tokenizer)
 
-    def chooses(self, tokens: Tokens, options: WriteOptions) -> bool:
-        """Return whether a write has a document; call this after the first document."""
-        if options.chooses is None:
+    def _has(self, tokens: Tokens) -> bool:
+        """Return whether the write has a document; call it after the first document."""
+        if tokens.ndim != 1:
             return True
-        ending = separator_items(options.separator, str(self.dtype))
-        return options.has(tokens, self.dtype, len(ending))
+        if tokens.dtype.kind not in "biu":  # As a reader finds it.
+            tokens = tokens.astype(dtypes.stored_dtype(str(self.dtype)))
+        return self.recipe.has(tokens, tokens.size + len(self.ending()))
 
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
         """Yield the items of each document after `dtype` is known.
@@ -279,7 +228,14 @@ class Intake:
             return iter(documents)
         return _batched(documents, self.tokenizer)
 
-    def rows(self, rows: Iterable[object], fields: Fields) -> Iterator[EncodedRow]:
+    def chosen(self, rows: Iterable[object]) -> Iterator[EncodedRow]:
+        """Yield the documents that the write has; see `rows`."""
+        found = self.rows(rows)
+        if not self.recipe.chooses:
+            return found
+        return (row for row in found if self._has(row.tokens))
+
+    def rows(self, rows: Iterable[object]) -> Iterator[EncodedRow]:
         """Yield documents with fields, or with an origin; see `arrays`.
 
         Prompt and completion are encoded separately, so that no token spans the border.
@@ -288,7 +244,8 @@ class Intake:
         origin of its document.
         """
         waiting: deque[Row] = deque()  # The rows that `arrays` has read ahead.
-        of_parts, before, after = self._for_parts(fields)
+        fields = self.recipe.fields
+        of_parts, before, after = self._for_parts()
         of_chats: deque[Spans] = deque()
         if fields.chat:
             parts = self._chats_of(_as_rows(rows, fields), waiting, of_chats)
@@ -343,12 +300,12 @@ class Intake:
             learned.append((*spans, (ids.size, TO_END)) if ends else spans)
             yield _Encoded(ids, 0 if drops is None else drops(text))
 
-    def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
-        """Return an intake for the parts of documents with these fields.
+    def _for_parts(self) -> tuple[Intake, Tokens, Tokens]:
+        """Return an intake for the parts of documents.
 
         It also returns the tokens to put before and after all parts.
         """
-        if self.tokenizer is None or fields.prompt is None:
+        if self.tokenizer is None or self.recipe.fields.prompt is None:
             return replace(self), _NO_TOKENS, _NO_TOKENS
         tokenizer, before, after = self.tokenizer.for_parts()
         if self.added_end is not None and after[-1:].tolist() == [self.added_end]:

@@ -12,14 +12,14 @@ from roxxel_store.files import sync_folder
 from roxxel_format._spec.tables import ColumnTable
 from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.column_output import ColumnOutput
-from roxxel_format._write.fields import LOSS_MASK
+from roxxel_format._write.rows import LOSS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
-    from roxxel_format._write.fields import EncodedRow, Fields
+    from roxxel_format._write.rows import EncodedRow
 
 _BUFFER_BYTES = 1 << 20
 
@@ -30,7 +30,7 @@ class NewColumns:
     A file's name and bytes depend only on the name and the documents of its shard.
 
     Args:
-        fields: The fields of the documents, which determine the columns.
+        columns: The columns by name: per token or document, and item type.
         name: The names of the corpus's files.
         on_closed: Called with the path of each complete file.
 
@@ -40,11 +40,11 @@ class NewColumns:
 
     def __init__(
         self,
-        fields: Fields,
+        columns: Mapping[str, tuple[str, str]],
         name: CorpusName,
         on_closed: Callable[[Path], object] = lambda _: None,
     ) -> None:
-        self._columns = fields.columns
+        self._columns = columns
         self._name = name
         self._on_closed = on_closed
         self._files: dict[str, _ColumnFile] = {}
@@ -72,7 +72,7 @@ class NewColumns:
             self._files[column] = kind(column, output)
 
     def add(self, row: EncodedRow, num_tokens: int) -> None:
-        """Add a document; `num_tokens` includes its separator."""
+        """Add a document; `num_tokens` includes its ending."""
         for file in self._files.values():
             file.add_items(file.data_of(row, num_tokens))
 
@@ -111,7 +111,7 @@ class _ColumnFile(ABC):
 
     @abstractmethod
     def data_of(self, row: EncodedRow, num_tokens: int) -> bytes:
-        """Return the bytes of a document; `num_tokens` includes its separator."""
+        """Return the bytes of a document; `num_tokens` includes its ending."""
 
     def end(self) -> bytes:
         """Return the bytes that follow the last document."""

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roxxel_format._spec.dtypes import stored_dtype
-from roxxel_format._write.casting import Caster, DocumentError, OutOfRangeError
-from roxxel_format._write.fields import EncodedRow, Row
+from roxxel_format._write.casting import DocumentError, OutOfRangeError
+from roxxel_format._write.rows import EncodedRow, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.fields import Spans
+    from roxxel_format._write.casting import Caster
+    from roxxel_format._write.rows import Spans
 
 _CAST_TOKENS = 1 << 20
 _NO_ROW = Row(None)
@@ -37,7 +37,7 @@ _NO_ROW = Row(None)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a document in a bin, separator included; mostly the whole document.
+    """A part of a document in a bin, its ending included; mostly the whole document.
 
     `row.learned` counts from the first token of the part. `is_cut` marks the first part
     of a document that is longer than a bin.
@@ -48,29 +48,23 @@ class Part:
 
 
 def packed(
-    rows: Iterable[EncodedRow],
-    unit: int,
-    dtype: str,
-    separator: tuple[int | float, ...],
-    vocab_size: int | None,
+    rows: Iterable[EncodedRow], unit: int, caster: Caster
 ) -> Iterator[list[Part]]:
     """Yield bins of at most `unit` tokens.
 
     The bins, and the parts in each bin, are in the order of the documents. A document
-    without tokens and separator is left out.
+    without tokens and ending is left out.
 
     Args:
         rows: The documents, in the order of the inputs; all of them are held in memory.
         unit: Tokens of a bin.
-        dtype: Name of the item type in which the documents are held.
-        separator: Items that end each document.
-        vocab_size: Items must be below `vocab_size`, if given.
+        caster: The item type in which the documents are held, and what ends each.
 
     Raises:
         DocumentError: A value is out of range; the error has the document's number.
         DocumentTypeError: The dtype of a document cannot be stored.
     """
-    held = _Held(dtype, separator, vocab_size)
+    held = _Held(caster)
     for row in rows:
         held.add(row)
     held.cast()
@@ -133,35 +127,31 @@ def best_fit(sizes: npt.NDArray[np.int64], unit: int) -> npt.NDArray[np.int64]:
 
 
 class _Held:
-    """The documents of a unit, in the item type of the corpus, with separators.
+    """The documents of a unit, in the item type of the corpus, with their endings.
 
     Documents are cast many at a time, in chunks. `sizes` are the numbers of tokens of
     each document.
     """
 
-    def __init__(
-        self, dtype: str, separator: tuple[int | float, ...], vocab_size: int | None
-    ) -> None:
+    def __init__(self, caster: Caster) -> None:
         self.sizes: list[int] = []
-        self._caster = Caster(dtype, vocab_size)
-        self._separator = self._caster.separator(separator)
+        self._caster = caster
         self._rows: list[tuple[Row, Spans]] = []  # each with its tokens to learn
         self._chunks: list[Tokens] = []
         self._places: list[tuple[int, int]] = []  # chunk, and first token in the chunk
-        self._dtype = stored_dtype(dtype)
         self._waiting: list[Tokens] = []
         self._num_waiting = 0
 
     def add(self, row: EncodedRow) -> None:
         """Hold a document; its array may change afterwards."""
-        tokens = row.tokens if row.tokens.size else np.empty(0, self._dtype)
+        tokens = row.tokens if row.tokens.size else self._caster.ending[:0]
         if self._num_waiting and (
             tokens.dtype != self._waiting[0].dtype or self._num_waiting > _CAST_TOKENS
         ):
             self.cast()
         self._places.append((len(self._chunks), self._num_waiting))
         self._waiting.append(tokens.copy())
-        size = tokens.size + self._separator.size
+        size = tokens.size + self._caster.ending.size
         self._num_waiting += size
         self.sizes.append(size)
         # The content of a row is a text, which would fill the memory.
@@ -174,11 +164,11 @@ class _Held:
         waiting, first = self._waiting, len(self._places) - len(self._waiting)
         if not waiting:
             return
-        ending = self._caster.check_source(waiting[0].dtype, self._separator, first)
-        if ending is None:  # The documents' dtype does not hold the separator.
+        ending = self._caster.check_source(waiting[0].dtype, first)
+        if ending is None:  # The documents' dtype does not hold it.
             stops = np.cumsum([each.size for each in waiting])
             waiting = np.split(self._cast(waiting, stops, first), stops[:-1])
-            ending = self._separator
+            ending = self._caster.ending
         stops = np.cumsum([each.size + ending.size for each in waiting])
         if ending.size:
             waiting = [part for each in waiting for part in (each, ending)]

@@ -44,7 +44,7 @@ from roxxel_format._store.corpus_name import (
     shards_of,
 )
 from roxxel_format._write import one_file
-from roxxel_format._write.options import WriteSummary
+from roxxel_format._write.summary import WriteSummary
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
@@ -129,16 +129,18 @@ class Place:
         assert self.name.manifest is not None, "a single file has no manifest"  # noqa: S101
         return self.name.manifest.name
 
-    def new_shards(self) -> Callable[[Path], Path]:
-        """Return a function that names the new shards of one write, in a folder.
+    def new_shards(
+        self, digest: str | None = None, unit: int = 0
+    ) -> Callable[[Path], Path]:
+        """Return a function that names the new shards of a write's unit, in a folder.
 
-        No other write has these names, so there is no need to check whether one is
-        free.
+        Without a digest, no other write has these names, so there is no need to check
+        whether one is free.
         """
-        write, pieces = secrets.token_hex(6), count()
+        write, pieces = digest or secrets.token_hex(6), count()
 
         def new_path(folder: Path) -> Path:
-            return folder / self.name.unit_shard(write, 0, next(pieces)).name
+            return folder / self.name.unit_shard(write, unit, next(pieces)).name
 
         return new_path
 

@@ -1,159 +1,509 @@
-"""What the manifest says about a write's documents, and the commit of its shards.
+"""The arguments of a write: one value, from the call to the manifest.
 
-A recipe is decided once, before or with the first document, and then passed on: one
-recipe commits the shards of one process, of tasks on many machines, or of a
-preparation's units. On a disk and in a bucket, a commit compares and replaces the
-manifest.
+The call makes a recipe, which checks itself. `CorpusWrite` returns it with what the
+tokenizer, the corpus and the first document decide. Then it travels whole: to the
+processes that write shards, into the plan of a preparation, and to the commit, which
+records it in the manifest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast, get_args
 
+import numpy as np
 from roxxel_store import roxxel_command
+from roxxel_store.arguments import as_integer
 
-from roxxel_format._spec.manifest import Manifest
-from roxxel_format._spec.tables import BinTable, unit_text
-from roxxel_format._write.fields import LOSS_MASK
-from roxxel_format._write.intake import separator_items
-from roxxel_format._write.series import NoDocumentsError
+from roxxel_format._spec.dtypes import TEXTS, stored_name
+from roxxel_format._spec.layout import (
+    check_block_size,
+    metadata_json,
+    shard_size_bound,
+)
+from roxxel_format._spec.tables import MIN_UNIT
+from roxxel_format._write.rows import LOSS_MASK, Origin, Row, parse_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    import os
+    from collections.abc import Callable, Mapping, Sequence
 
-    from roxxel_format._spec.tables import NewShards
-    from roxxel_format._write.options import Exist, WriteSummary
-    from roxxel_format._write.place import Place
+    import numpy.typing as npt
 
+    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._write.rows import Spans
 
-SPLIT = "split"
-"""The argument of a write that holds out documents: name, share and side."""
+Exist = Literal["keep", "replace", "append", "error"]
+TokenizerBackend = Literal["auto", "tokenizers", "fastokens"]
+"""The library that encodes. `"auto"` is `fastokens` if it is installed and supports the
+tokenizer, else `tokenizers`. The ids are the same, so no corpus records it.
+"""
 
-_MADE_BY = {
-    "id": "document_id (--id)",
-    "path": "path=True (--path)",
-    LOSS_MASK: "prompt and completion (--prompt, --completion) or chat (--chat)",
+_CHOICES = {
+    "exist": get_args(Exist),
+    "tokenizer_backend": get_args(TokenizerBackend),
 }
-"""What makes a column of a write."""
+_RESERVED = frozenset({"arguments", "tokenizer_file", "unit", "padding", "cut"})
+"""Keys of metadata that only a write may set: bins, or a corpus of one file."""
 
 
-def _write_again(place: Place) -> str:
-    del place
-    return (
-        "so this write was discarded; to replace the other, write again with "
-        'exist="replace"'
-    )
+class Separator(Enum):
+    """A separator that the tokenizer determines."""
+
+    OF_TOKENIZER = "the tokenizer's own"
+    """The tokenizer's end-of-text token; no separator without a tokenizer."""
+
+    @staticmethod
+    def parse(text: str) -> int | str | None:
+        """Parse a token id, the name of a token, or `none`."""
+        if text == "none":
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            from roxxel_store.command import as_text
+
+            return as_text(text)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What a manifest says about the documents of a write.
+class WriteArguments(TypedDict, total=False):
+    """The keyword arguments that every write has; see `Roxxel.write`.
+
+    Annotate your own function with it if the function passes them on.
+
+    Example:
+        >>> from typing import Unpack
+        >>> def write_ids(ids: list[int], **arguments: Unpack[WriteArguments]) -> None:
+        ...     Roxxel("mine_*.rox").write([ids], **arguments)
+        >>> write_ids([5, 6, 7], separator=0, vocab_size=100)
+    """
+
+    separator: float | bytes | str | Separator | None
+    block_size: int
+    max_shard_bytes: int | None
+    pack: int | None
+    dtype: npt.DTypeLike | None
+    vocab_size: int | None
+    tokenizer: object | None
+    tokenizer_backend: TokenizerBackend
+    special_tokens: bool
+    without_columns: Sequence[str]
+    metadata: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Renders chats as text.
 
     Attributes:
-        exist: What the write does with an existing corpus.
-        arguments: The arguments that the manifest records.
-        tokenizer: The record of the tokenizer.
-        separator: A token, bytes or None; see `separator_items`.
-        block_size: Size of a block in bytes.
+        identity: A digest of everything that determines the text of a chat.
+        text: The template.
+        render: Returns the text of a chat, and for which characters the loss counts. A
+            span that ends after the text includes the document's separators. Raises
+            ValueError, whose message says what to do, for messages that cannot be
+            rendered.
+    """
+
+    identity: str
+    text: str = ""
+    render: Callable[[object], tuple[str, Spans]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of a row that make a document.
+
+    `text` names the field of the document; by default `text`, and `messages` with
+    `chat`. Or `prompt` and `completion` name the fields of its two parts. `id` names
+    the field of its id. With `path`, the path of the document's file is stored. With
+    `chat`, the document is a list of messages. `chat` is True or the path of a
+    template, until `load_intake` has loaded the renderer. With `every`, the document is
+    the list of all values of its row.
+
+    Attributes:
+        contents: The fields that hold the parts of a document.
+        names: The fields that a row must have.
+        needs_rows: Whether documents must come from rows with fields.
         columns: The columns by name: per token or document, and item type.
-        dtype: Name of the item type; None until a document decides.
-        kind: `"text"` or `"tokens"`; None until a document decides.
-        unit: Tokens of a bin; None unless the documents are packed.
+    """
+
+    text: str = ""
+    prompt: str | None = None
+    completion: str | None = None
+    id: str | None = None
+    path: bool = False
+    chat: Chat | str | os.PathLike[str] | bool = False
+    every: bool = False
+    # Kept, because they are asked for each document.
+    contents: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    needs_rows: bool = field(init=False, repr=False, compare=False)
+    columns: Mapping[str, tuple[str, str]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.text and self.prompt is not None:
+            raise ValueError(
+                f"field {self.text!r} and prompt={self.prompt!r}: a document has one "
+                "field, or a prompt and a completion; pass the names of one kind"
+            )
+        if not self.text:
+            object.__setattr__(self, "text", "messages" if self.chat else "text")
+        if self.chat and self.prompt is not None:
+            raise ValueError(
+                f"chat and prompt={self.prompt!r} are given; pass chat for lists of "
+                "messages, or the fields of prompts and completions"
+            )
+        given, missing = ("prompt", "completion")
+        if self.prompt is None:
+            given, missing = missing, given
+        if (self.prompt is None) != (self.completion is None):
+            raise ValueError(
+                f"{given}={getattr(self, given)!r} is given without {missing}; pass "
+                "the fields of both"
+            )
+        if self.prompt is not None and self.prompt == self.completion:
+            raise ValueError(
+                f"prompt and completion are both {self.prompt!r}; pass two fields"
+            )
+        contents = (*filter(None, (self.prompt, self.completion)),) or (self.text,)
+        contents = () if self.every else contents
+        others = {} if self.id is None else {self.id: None}
+        columns = {LOSS_MASK: ("token", "uint8")} if self.has_mask else {}
+        kept = {"id": self.id is not None, "path": self.path}
+        columns |= {name: ("document", TEXTS) for name in kept if kept[name]}
+        object.__setattr__(self, "contents", contents)
+        object.__setattr__(self, "names", (*dict.fromkeys(contents) | others,))
+        needs_rows = self.has_mask or self.id is not None
+        object.__setattr__(self, "needs_rows", needs_rows)
+        object.__setattr__(self, "columns", columns)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether a document has tokens that the loss leaves out."""
+        return self.prompt is not None or bool(self.chat)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The arguments that make columns, for JSON."""
+        arguments = {
+            "prompt": self.prompt,
+            "completion": self.completion,
+            "document_id": self.id,
+            "path": self.path,
+            "chat": getattr(self.chat, "identity", None),
+        }
+        return {name: value for name, value in arguments.items() if value}
+
+    def part(self, name: str) -> str:
+        """Return the name of the part of a document that a field holds."""
+        parts = {self.prompt: "prompt", self.completion: "completion"}
+        return parts.get(name, "document")
+
+    def passed_as(self, name: str) -> str:
+        """Describe a field, and the option that names it, for messages."""
+        if name == self.id and name not in self.contents:
+            return "the ids as --id"
+        if self.prompt is None:
+            return f"the {'chat' if self.chat else 'document'}s as --field"
+        return f"the {self.part(name)}s as --{self.part(name)}"
+
+    def document(self, values: Mapping[str, object]) -> object:
+        """Return the document of a row; `values` maps the fields of `names` to values.
+
+        Raises ValueError, whose message says what to do, for an id that is neither text
+        nor an integer, and for messages that cannot be rendered.
+        """
+        if self.every:
+            return [*values.values()]
+        *prompts, content = (values[name] for name in self.contents)
+        if not self.needs_rows:
+            return content
+        number = None if self.id is None else parse_id(values[self.id])
+        if self.chat:
+            chat = cast("Any", self.chat)  # loaded before the first document
+            text, learned = chat.render(content)
+            return Row(text, id=number, learned=learned)
+        return Row(content, *prompts, id=number)
+
+    def row(
+        self,
+        document: object,
+        where: str,
+        number: int,
+        *,
+        file: tuple[int, str] | None = None,
+        path: str = "",
+    ) -> Row:
+        """Return a document of a file with its origin, and its path if it is kept.
+
+        For the other arguments, see `Origin`.
+        """
+        kept, origin = path if self.path else None, Origin(where, number, file)
+        if isinstance(document, Row):
+            return replace(document, path=kept, origin=origin)
+        return Row(document, None, None, kept, origin)
+
+
+def named_fields(
+    text: str | None,
+    prompt: str | None,
+    completion: str | None,
+    document_id: str | None,
+    chat: str | os.PathLike[str] | bool,
+) -> Fields:
+    """Return the fields of rows in memory; texts need no field."""
+    if text and document_id is None and prompt is None and not chat:
+        raise ValueError(
+            f"field={text!r} is given without document_id; pass texts instead of "
+            "rows, or name the field of ids too"
+        )
+    return Fields(text or "", prompt, completion, document_id, chat=chat)
+
+
+class Side(NamedTuple):
+    """One of two corpora: the documents that are held out, or all others.
+
+    Only a document's tokens decide its side, not its separator or dtype. So a write
+    with `--split`, and a later `split` of the written shards, hold out the same
+    documents. The order and the number of inputs do not matter. `share` is the share of
+    documents that are held out.
+    """
+
+    name: str
+    share: float
+    is_held_out: bool
+
+    def has(self, tokens: Tokens) -> bool:
+        """Return whether a document is on this side."""
+        # Tokens of any width, or of a list, are the same document.
+        content = tokens.astype("<i8" if tokens.dtype.kind in "biu" else "<f8")
+        digest = blake2b(content.data, digest_size=8).digest()
+        held_out = int.from_bytes(digest, "little") < int(self.share * 2**64)
+        return held_out == self.is_held_out
+
+    @staticmethod
+    def of(manifest: Manifest) -> Side | None:
+        """Return the side of a split that a corpus is; None if it is none."""
+        recorded = manifest.last.arguments.get("split")  # Appends have the same.
+        return None if recorded is None else Side(*recorded)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The arguments of one write; see `Roxxel.write` and `write_files`.
+
+    Attributes:
+        fields: The fields of rows.
+        side: The documents to write: those on one side of a split.
+        lengths: The documents to write: those with so many tokens, separator included,
+            from the least to the greatest; None is no limit.
+        shuffle: The seed that orders the units, and the documents in each unit.
+        skip_bad: Whether damaged inputs are skipped.
+        inputs: What stands for the inputs, as JSON; None for documents in memory.
+        tokenizer_record: What the manifest says of the tokenizer.
         encoder: What encodes the texts, with versions; None if unknown. An append may
             use another one, because all give the same ids.
         tokenizer_file: Name and size of the file that keeps the tokenizer.
-        without_columns: Columns for which an append brings no values.
+        stored: Name of the item type on the disk; None until the corpus or a document
+            decides it.
+        kind: `"text"` or `"tokens"`; None until the corpus or a document decides it.
 
     Example:
-        >>> Recipe("error", {}, None, 0, 4096, {}).decided("uint16", "tokens").dtype
+        >>> Recipe(dtype=np.uint16, separator=0).recorded["dtype"]
         'uint16'
     """
 
-    exist: Exist
-    arguments: Mapping[str, Any]
-    tokenizer: Mapping[str, Any] | None
-    separator: float | bytes | None
-    block_size: int
-    columns: Mapping[str, tuple[str, str]]
-    dtype: str | None = None
-    kind: str | None = None
-    unit: int | None = None
+    separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER
+    block_size: int = 4096
+    max_shard_bytes: int | None = None
+    dtype: npt.DTypeLike | None = None
+    vocab_size: int | None = None
+    tokenizer: object | None = None
+    tokenizer_backend: TokenizerBackend = "auto"
+    special_tokens: bool = False
+    pack: int | None = None
+    without_columns: Sequence[str] = ()
+    metadata: Mapping[str, Any] | None = None
+    exist: Exist = "keep"
+    fields: Fields = field(default_factory=Fields)
+    side: Side | None = None
+    lengths: tuple[int, int | None] | None = None
+    shuffle: int | None = None
+    skip_bad: bool = False
+    inputs: Mapping[str, Any] | str | None = None
+    tokenizer_record: Mapping[str, Any] | None = None
     encoder: str | None = None
     tokenizer_file: tuple[str, int] | None = None
-    without_columns: Sequence[str] = ()
+    stored: str | None = None
+    kind: str | None = None
+
+    def __post_init__(self) -> None:
+        given: dict[str, Any] = {}
+        for name in ("block_size", "max_shard_bytes", "vocab_size"):
+            value = getattr(self, name)
+            given[name] = None if value is None else as_integer(name, value)
+        if self.pack is not None:
+            given["pack"] = as_integer("pack", self.pack, MIN_UNIT)
+        if isinstance(self.separator, np.generic):
+            given["separator"] = self.separator.item()
+        if self.dtype is not None:
+            given["dtype"] = stored_name(self.dtype)
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, got "
+                    f"{getattr(self, name)!r}"
+                )
+        if isinstance(self.without_columns, str):
+            raise TypeError(
+                f"without_columns is the text {self.without_columns!r}; pass a list of "
+                "names"
+            )
+        if self.without_columns and self.exist != "append":
+            raise ValueError(
+                f"without_columns={[*self.without_columns]} is for "
+                'exist="append", where a corpus has columns already, but '
+                f"exist={self.exist!r}; leave it out"
+            )
+        check_block_size(self.block_size)
+        if self.max_shard_bytes is not None:
+            num_bytes = len(metadata_json(self.metadata or {}))
+            least = shard_size_bound(8, self.block_size, num_bytes)
+            least += 2 * self.block_size
+            if self.max_shard_bytes < least:
+                raise ValueError(
+                    f"max_shard_bytes={self.max_shard_bytes} is too small for a shard; "
+                    f"use at least {least}"
+                )
+        reserved = sorted(_RESERVED.intersection(self.metadata or ()))
+        if reserved:
+            raise ValueError(
+                f"metadata has {reserved[0]!r}, by which a reader knows what a write "
+                "made; leave it out, also when you pass on the metadata of another "
+                "corpus"
+            )
 
     @property
-    def appends(self) -> bool:
-        """Whether the new shards follow those of the manifest."""
-        return self.exist == "append"
+    def may_make_several(self) -> bool:
+        """Whether the write may make several shards, or add a shard."""
+        return self.max_shard_bytes is not None or self.exist == "append"
 
-    def decided(self, dtype: str | None, kind: str | None) -> Recipe:
+    @property
+    def tokenizer_identity(self) -> str | None:
+        """Name and hash of the tokenizer, which every machine must load."""
+        record = self.tokenizer_record
+        if record is None or record["hash"] is None:
+            return None if record is None else record["name"]
+        return f"{record['name']}@{record['hash']}"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the write leaves documents to another corpus."""
+        return self.side is not None or self.lengths is not None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other corpus of the same command is written before this one."""
+        begins = self.lengths is None or not self.lengths[0]
+        return begins and (self.side is None or self.side.is_held_out)
+
+    def has(self, tokens: Tokens, length: int) -> bool:
+        """Return whether a document is written; `length` counts its separator too."""
+        if self.lengths is not None:
+            least, greatest = self.lengths
+            if length < least or (greatest is not None and length > greatest):
+                return False
+        return self.side is None or self.side.has(tokens)
+
+    def decided(self, stored: str | None, kind: str | None) -> Recipe:
         """Return this recipe, with an item type and a kind if it has none."""
-        return replace(self, dtype=self.dtype or dtype, kind=self.kind or kind)
+        return replace(self, stored=self.stored or stored, kind=self.kind or kind)
 
-    def for_corpus(self, manifest: Manifest, what: str) -> Recipe:
-        """Return the recipe for the corpus `what`, by the manifest at the start.
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The arguments that determine the content of the shards, as JSON.
 
-        A write that appends takes item type and kind from the corpus.
-
-        Raises:
-            FileExistsError: The write may not change the corpus.
-            ValueError: The documents do not fit the corpus.
+        The manifest records them, and `exist="keep"` compares them.
         """
-        if not manifest.versions or self.exist == "replace":
-            return self
-        if not self.appends:
-            raise FileExistsError(
-                f'{what}: the corpus exists already; use exist="keep", '
-                'exist="replace" or exist="append", or write elsewhere'
-            )
-        stored, kind = str(manifest.dtype_name), manifest.kind
-        if self.dtype not in {None, stored}:
-            raise ValueError(
-                f"{what}: holds {stored}, so {self.dtype} cannot be appended; "
-                "leave dtype and vocab_size out, or write another corpus"
-            )
-        if None not in (kind, self.kind) and kind != self.kind:
-            raise ValueError(
-                f"{what}: holds {kind}, so {self.kind} cannot be appended; write text "
-                "and ready-made tokens into different corpora"
-            )
-        if manifest.tokenizer != self.tokenizer:
-            raise ValueError(
-                f"{what}: was written with another tokenizer; append with the same "
-                "tokenizer, or write another corpus"
-            )
-        _check_split(manifest, self.arguments, what)
-        _check_columns(manifest, self.columns, self.without_columns, what)
-        for name, (per, dtype) in self.columns.items():
-            old = manifest.columns[name]
-            if (old.per, old.dtype) != (per, dtype):
-                raise ValueError(
-                    f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
-                    f"{dtype} per {per} cannot be appended; replace that column with "
-                    "write_column, or write another corpus"
-                )
-        separator = separator_items(self.separator, stored)
-        if separator != tuple(manifest.separator):
-            raise ValueError(
-                f"{what}: its documents end with {_ending(manifest.separator)}, "
-                f"the new ones with {_ending(separator)}; append with the same "
-                "separator, or write another corpus"
-            )
-        bins = None if self.unit is None else BinTable(self.unit)
-        if unit_text(bins) != unit_text(manifest.bins):
-            raise ValueError(
-                f"{what}: holds {unit_text(manifest.bins)}, so {unit_text(bins)} "
-                "cannot be appended; append with the same pack, or write another corpus"
-            )
-        return self.decided(stored, kind)
+        separator = self.separator
+        recorded: dict[str, Any] = {
+            "separator": separator,
+            "special_tokens": self.special_tokens,
+            "block_size": self.block_size,
+            "max_shard_bytes": self.max_shard_bytes,
+            "dtype": self.dtype,
+            "vocab_size": self.vocab_size,
+            "tokenizer": self.tokenizer_identity,
+        }
+        if isinstance(separator, bytes):
+            recorded["separator"] = {"bytes": separator.hex()}
+        others = {
+            "pack": self.pack,
+            **self.fields.recorded,
+            "split": None if self.side is None else [*self.side],
+            "shuffle": self.shuffle,
+            "skip_bad": self.skip_bad or None,
+            "lengths": None if self.lengths is None else [*self.lengths],
+            "inputs": self.inputs,
+        }
+        return recorded | {k: each for k, each in others.items() if each is not None}
+
+    def digest(self, base: str | None, *facts: object) -> str:
+        """Return 12 hexadecimal digits that name the job of this recipe.
+
+        Args:
+            base: Fingerprint of the corpus before the write.
+            *facts: What else determines the shards, as JSON.
+        """
+        # `skip_bad` does not change units without damage.
+        recorded = replace(self, skip_bad=False).recorded
+        known = [recorded, self.metadata, base, self.stored, self.kind, *facts]
+        text = json.dumps(known, sort_keys=True)
+        return blake2b(text.encode(), digest_size=6).hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a commit needs of this recipe; `parse` is the inverse."""
+        names = "without_columns", "exist", *_DECIDED
+        return {
+            "arguments": self.recorded,
+            **{name: getattr(self, name) for name in names},
+        }
 
     @staticmethod
-    def split_of(manifest: Manifest) -> list[Any] | None:
-        """Return the share by which a corpus was divided, and its rule; None if not."""
-        recorded = manifest.last.arguments.get(SPLIT)  # Appends have the same.
-        return None if recorded is None else recorded[1:]
+    def parse(table: Mapping[str, Any]) -> Recipe:
+        """Return a recipe that can be committed, from what `as_json` has returned."""
+        given: dict[str, Any] = dict(table["arguments"])
+        renders = given.pop("chat", None)
+        fields = Fields(
+            "",
+            given.pop("prompt", None),
+            given.pop("completion", None),
+            given.pop("document_id", None),
+            given.pop("path", False),
+            False if renders is None else Chat(renders),
+        )
+        given["separator"] = parse_separator(given["separator"])
+        split, lengths = given.pop("split", None), given.get("lengths")
+        given |= {
+            "tokenizer": None,  # A commit loads none.
+            "side": None if split is None else Side(*split),
+            "lengths": None if lengths is None else tuple(lengths),
+        }
+        others = {name: each for name, each in table.items() if name != "arguments"}
+        file = others["tokenizer_file"]
+        others["tokenizer_file"] = None if file is None else tuple(file)
+        return Recipe(**given, **others, fields=fields)
 
     @staticmethod
     def how_to_append(manifest: Manifest | None, share: float) -> str:
@@ -175,161 +525,10 @@ class Recipe:
             f"the same rule with `{command}`"
         )
 
-    def may_append(self, manifest: Manifest) -> bool:
-        """Return whether the documents of this recipe can be appended to a corpus.
 
-        A split writes several corpora, which one append cannot extend.
-        """
-        if SPLIT in self.arguments:
-            return False
-        try:
-            replace(self, exist="append").for_corpus(manifest, "")
-        except ValueError:
-            return False
-        return True
-
-    def commit(
-        self,
-        place: Place,
-        new: NewShards,
-        started: float,
-        lost: Callable[[Place], str] = _write_again,
-    ) -> WriteSummary:
-        """Commit shards and columns, which are complete at the place.
-
-        If another write committed since `place.begin`, an append begins again from the
-        new manifest. A write that replaces the corpus does so only if the other write
-        was a compaction, which changes no document.
-
-        Args:
-            place: Where the corpus is.
-            new: The shards.
-            started: When the write began, by `time.perf_counter`.
-            lost: Called if another write was committed first; returns a sentence that
-                says what this means and what to do.
-
-        Raises:
-            FileExistsError: Another write changed the documents first, and this write
-                does not append. Or the shards were merged before the answer arrived.
-            FileNotFoundError: A file is missing.
-            NoDocumentsError: There are no shards.
-        """
-        if not len(new):
-            raise NoDocumentsError(place.pattern)
-        recipe, base = self.decided(new.dtype, new.kind), place.end.fingerprint
-        kept = dict(filter(None, [self.tokenizer_file]))
-        before: set[str] = set()
-        while True:
-            place.check_present({**new.sizes, **kept})
-            if not self.appends:
-                before = place.found.file_names()
-            added = recipe._added(place, new)  # noqa: SLF001 - of self
-            if place.commit(added, appends=self.appends):
-                break
-            # Another write was first: look at its manifest, and perhaps try again.
-            place.begin()
-            if place.lists(new.shards.names):
-                # Committed already: by us, and the answer was lost, or by another
-                # process of this write.
-                return place.summary(new, started)
-            if self.exist == "replace" and place.end.fingerprint == base:
-                continue  # It was a compaction, so there is still the same to replace.
-            is_unclear = self.appends and place.files.may_act_late
-            if is_unclear and place.lists([str(added.fingerprint)]):
-                # Names cannot tell any more whose documents were merged.
-                raise FileExistsError(
-                    f"{place.manifest}: another program changed the corpus during this "
-                    "commit, and has appended the same documents, or merged those of "
-                    "this commit; compare the corpus with "
-                    f"`{roxxel_command('format info')}` before you write again, "
-                    "because an append may add the documents twice"
-                )
-            if not self.appends:
-                raise FileExistsError(
-                    f"{place.manifest}: another write was committed first, "
-                    f"{lost(place)}"
-                )
-        if not self.appends:
-            place.discard(before - added.file_names())
-        return place.summary(new, started)
-
-    def _added(self, place: Place, new: NewShards) -> Manifest:
-        """Return a manifest of only the new shards, for an append to add."""
-        end = Manifest()
-        if self.appends:
-            end = place.end
-            self.for_corpus(end, place.pattern)
-        if not end.versions:
-            assert self.dtype is not None  # noqa: S101 - a document decided
-            end = Manifest(
-                dtype_name=self.dtype,
-                block_size=self.block_size,
-                separator=separator_items(self.separator, self.dtype),
-                tokenizer=self.tokenizer,
-                kind=self.kind,
-                bins=None if self.unit is None else BinTable(self.unit),
-            )
-        elif place.lists(new.shards.names[:1]):
-            raise FileExistsError(
-                f"{place.folder}{new.shards.names[0]}: another process committed the "
-                "same units during this write; to append them twice, write again"
-            )
-        version = end.last.followed_by(
-            new.shards, new.bins, self.arguments, self.encoder, self.tokenizer_file
-        )
-        return replace(
-            end,
-            shards=new.shards,
-            columns=new.columns,
-            versions=(version,),
-            bins=new.bins,
-        )
+_DECIDED = ("tokenizer_record", "encoder", "tokenizer_file", "stored", "kind")
 
 
-def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) -> None:
-    """Raise ValueError unless a corpus and new documents are on one side of a split.
-
-    Otherwise the corpus could get documents that it held out, or on which others train.
-    """
-    old, new = Recipe.split_of(manifest), arguments.get(SPLIT)
-    if old == (None if new is None else new[1:]):
-        return
-    if old is None:
-        raise ValueError(
-            f"{what}: was not divided by a split, so a side of one cannot be appended; "
-            "write another corpus"
-        )
-    share, _ = old
-    raise ValueError(
-        f"{what}: is one side of a split, and other documents could be those of the "
-        f"other side; {Recipe.how_to_append(manifest, share)}"
-    )
-
-
-def _check_columns(
-    manifest: Manifest, columns: Iterable[str], without: Iterable[str], what: str
-) -> None:
-    """Raise ValueError unless new documents bring exactly the columns of a corpus.
-
-    A column that only some shards have cannot be read.
-    """
-    for name in columns:
-        if name not in manifest.columns:
-            raise ValueError(
-                f"{what}: has no column {name!r}, so that of the new documents could "
-                f"not be read; leave {_MADE_BY.get(name, name)} out, write another "
-                f"corpus, or first write the column with write_column({name!r}, ...)"
-            )
-    for name in manifest.columns:
-        if name not in {*columns, *without}:
-            option = f"pass {_MADE_BY[name]}, or " if name in _MADE_BY else "pass "
-            raise ValueError(
-                f"{what}: has a column {name!r}, which could not be read any more "
-                f"without values for the new documents; {option}"
-                f"without_columns=[{name!r}] (--without-columns {name}), and then "
-                f'write the values with write_column({name!r}, ..., exist="append")'
-            )
-
-
-def _ending(separator: Sequence[int | float]) -> str:
-    return f"the separator {list(separator)}" if separator else "no separator"
+def parse_separator(recorded: Any) -> Any:
+    """Return a separator as it was given, from its record."""
+    return bytes.fromhex(recorded["bytes"]) if isinstance(recorded, dict) else recorded

@@ -11,12 +11,17 @@ import numpy as np
 from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._spec.input_totals import InputCounts
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.tables import BinTable
+from roxxel_format._spec.tables import BinTable, NewShards
 from roxxel_format._version import __version__
-from roxxel_format._write.casting import DocumentError, DocumentTypeError
-from roxxel_format._write.fields import EncodedRow, Row
-from roxxel_format._write.intake import separator_items
+from roxxel_format._write.casting import (
+    Caster,
+    DocumentError,
+    DocumentTypeError,
+    NoDocumentsError,
+)
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.packing import packed
+from roxxel_format._write.rows import EncodedRow, Row
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -26,11 +31,10 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
     from roxxel_format._spec.tables import ShardTable
-    from roxxel_format._write.fields import Origin
     from roxxel_format._write.intake import Intake
-    from roxxel_format._write.new_columns import NewColumns
-    from roxxel_format._write.options import WriteOptions
     from roxxel_format._write.packing import Part
+    from roxxel_format._write.place import Place
+    from roxxel_format._write.rows import Origin
 
 Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
 
@@ -52,7 +56,6 @@ class ShardSeries:
         self,
         corpus: str,
         new_path: Callable[[], Path],
-        options: WriteOptions,
         intake: Intake,
         metadata: Mapping[str, Any],
         *,
@@ -62,8 +65,7 @@ class ShardSeries:
     ) -> None:
         self._corpus = corpus
         self._new_path, self._draft = new_path, draft
-        self._options = options
-        self._intake = intake
+        self._recipe, self._intake = intake.recipe, intake
         self._metadata = metadata
         self._columns = columns
         self._on_closed = on_closed
@@ -75,7 +77,7 @@ class ShardSeries:
         self.paths: list[Path] = []
         self.num_documents = 0
         self.sync_s = 0.0
-        unit = options.pack
+        unit = intake.recipe.pack
         self.bins = None if unit is None else BinTable(unit)
         self._num_padding = self._num_cut = 0
 
@@ -137,15 +139,9 @@ class ShardSeries:
         if first is None:
             return
         name = str(self._intake.dtype)  # known from the first document on
+        caster = Caster(name, self._recipe.vocab_size, self._intake.ending())
         padding = np.zeros(unit, stored_dtype(name))
-        bins = packed(
-            chain([first], rows),
-            unit,
-            name,
-            separator_items(self._options.separator, name),
-            self._options.vocab_size,
-        )
-        for parts in bins:
+        for parts in packed(chain([first], rows), unit, caster):
             self._add_bin(self._writer_with_room(unit, len(parts) + 1), parts, padding)
 
     def _add_bin(
@@ -171,7 +167,7 @@ class ShardSeries:
         for document in arrays:
             self._add(document)
             self.num_documents += 1
-            if self._options.max_shard_bytes is None and self._writer is not None:
+            if self._recipe.max_shard_bytes is None and self._writer is not None:
                 # All remaining documents go into this shard.
                 self._writer.extend(arrays)
                 self.num_documents = self._writer.num_documents
@@ -181,19 +177,15 @@ class ShardSeries:
         self, data: Iterable[object], arrange: Arrange | None
     ) -> Iterator[EncodedRow]:
         """Yield the documents to write; count them by their input files."""
-        separator = 0
-        rows: Iterable[EncodedRow] = (
-            row
-            for row in self._intake.rows(_iterator(data), self._options.fields)
-            if self._intake.chooses(row.tokens, self._options)
-        )
+        ending = 0
+        rows = self._intake.chosen(_iterator(data))
         for row in rows if arrange is None else arrange([*rows]):
             self._num_dropped += row.num_dropped
             origin = row.row.origin
             if origin is not None:
                 if origin.file is not None:
-                    separator = separator or self._separator_length()
-                    length = row.tokens.size + separator
+                    ending = ending or len(self._intake.ending())
+                    length = row.tokens.size + ending
                     self._inputs = self._inputs or InputCounts()
                     self._inputs.add(origin.file, 1, length, row.row.text_bytes)
                 self._note(origin)
@@ -217,11 +209,6 @@ class ShardSeries:
         """Characters of the documents that the tokenizer left out."""
         return self._num_dropped if self._num_noted else self._intake.num_dropped
 
-    def _separator_length(self) -> int:
-        """Return the length of the separator; call this after the first document."""
-        name = str(self._intake.dtype)
-        return len(separator_items(self._options.separator, name))
-
     def abort(self) -> None:
         """Remove the drafts of the unfinished shard and its columns."""
         if self._writer is not None:
@@ -240,7 +227,7 @@ class ShardSeries:
 
         If they are larger than a shard may be, they get a shard of their own.
         """
-        writer, limit = self._writer or self._new_shard(), self._options.max_shard_bytes
+        writer, limit = self._writer or self._new_shard(), self._recipe.max_shard_bytes
         if limit is None or not writer.num_documents:
             return writer
         if writer.size_with(num_tokens, num_documents) <= limit:
@@ -251,22 +238,20 @@ class ShardSeries:
     def _new_shard(self) -> ShardWriter:
         name = self._intake.dtype
         assert name is not None  # noqa: S101 - the intake has seen a document
-        separator = separator_items(self._options.separator, name)
-        metadata = {**(self._options.metadata or {}), **self._metadata}
+        recipe, ending = self._recipe, self._intake.ending()
+        metadata = {**(recipe.metadata or {}), **self._metadata}
         metadata["created_by"] = f"roxxel-format {__version__}"
-        metadata["separator"] = list(separator)
-        if self.bins is not None:
-            separator = ()  # Packed documents hold their separators.
-        if self._intake.recorded_tokenizer is not None:
-            metadata["tokenizer"] = self._intake.recorded_tokenizer
+        metadata["separator"] = list(ending)
+        if recipe.tokenizer_record is not None:
+            metadata["tokenizer"] = recipe.tokenizer_record
         path = self._new_path()
         # Assigned at once, so that `abort` removes the draft whatever fails next.
         self._writer = writer = ShardWriter(
             path,
             name,
-            block_size=self._options.block_size,
-            separator=separator,
-            vocab_size=self._options.vocab_size,
+            block_size=recipe.block_size,
+            separator=ending if self.bins is None else (),  # A bin holds its own.
+            vocab_size=recipe.vocab_size,
             metadata=metadata,
             first_document=self.num_documents,
             draft=self._draft,
@@ -293,14 +278,61 @@ class ShardSeries:
             self._columns.close()
 
 
-class NoDocumentsError(ValueError):
-    """The data of a write has no documents."""
+def write_shards(
+    place: Place,
+    intake: Intake,
+    new_path: Callable[[Path], Path],
+    documents: Iterable[object],
+    ending: Callable[[], Mapping[str, object]] | None = None,
+    *,
+    arrange: Arrange | None = None,
+    discards: bool = False,
+) -> NewShards:
+    """Write documents as shards at a place; return what the commit needs.
 
-    def __init__(self, corpus: str) -> None:
-        super().__init__(
-            f"{corpus}: there are no documents to write; check the iterator (a "
-            "generator can be used only once)"
+    Args:
+        place: The place of the corpus.
+        intake: Converts the documents, by the recipe of the write.
+        new_path: Returns the path of the next shard in a folder.
+        documents: The documents; with `ending`, rows with an origin.
+        ending: Returns metadata for the last shard, after the last document.
+        arrange: Returns the documents in the order in which to write them.
+        discards: Whether to delete finished shards after an error.
+
+    Returns:
+        The shards; none if there are no documents.
+    """
+    with place.files.stage() as folder:
+        columns, made = None, intake.recipe.fields.columns
+        if made:
+            columns = NewColumns(made, place.name, folder.publish)
+        series = ShardSeries(
+            place.pattern,
+            lambda: new_path(folder.path),
+            intake,
+            {},
+            columns=columns,
+            on_closed=folder.publish,
         )
+        try:
+            series.write_all(documents, ending, arrange)
+        except NoDocumentsError:
+            return NewShards()
+        except BaseException:
+            series.abort()
+            if discards:
+                paths = [*series.paths, *(columns.paths if columns else ())]
+                place.discard_unlisted(path.name for path in paths)
+            raise
+    return NewShards(
+        series.table,
+        columns.tables if columns else {},
+        intake.dtype,
+        intake.kind,
+        series.num_dropped,
+        series.sync_s,
+        series.bins,
+    )
 
 
 def _iterator(data: Iterable[object]) -> Iterator[object]:

@@ -9,7 +9,6 @@ flushed to the disk.
 
 from __future__ import annotations
 
-import json
 import zlib
 from array import array
 from bisect import bisect_right
@@ -24,14 +23,13 @@ from roxxel_store.output import Output
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import (
     DEFAULT_BLOCK_SIZE,
-    FOOT_SIZE,
-    HEAD_SIZE,
-    MAX_METADATA_SIZE,
     MAX_SEPARATOR_LENGTH,
     Head,
     Layout,
     check_block_size,
     digests,
+    metadata_json,
+    shard_size_bound,
 )
 from roxxel_format._write import casting
 
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 _STAGE_SIZE = 1 << 22
-_METADATA_ROOM = 1 << 11
-"""Bytes for metadata that a write adds before it closes a shard."""
 
 
 class ShardWriter:
@@ -102,8 +98,7 @@ class ShardWriter:
             self._metadata_size = len(metadata_json(self.metadata))
             self._head = Head(name, block_size, len(separator))
             self._dtype = dtypes.stored_dtype(name)
-            self._caster = casting.Caster(name, vocab_size)
-            self._separator = self._caster.separator(separator)
+            self._caster = casting.Caster(name, vocab_size, separator)
             self._first_document = first_document
             self._ends = array("Q")
             self._num_flushed = 0
@@ -111,7 +106,7 @@ class ShardWriter:
             self._carry = bytearray()
             self._staged = self._dtype
             self._stage: Tokens = np.empty(0, self._dtype)
-            self._stage_separator = self._separator
+            self._stage_ending = self._caster.ending
             self._layout: Layout | None = None
             self._output.write(self._head.pack())
             failed.pop_all()
@@ -190,7 +185,7 @@ class ShardWriter:
         stop: int = used + length
         self._stage[used:stop] = document
         if separator_length:
-            self._stage[stop : stop + separator_length] = self._stage_separator
+            self._stage[stop : stop + separator_length] = self._stage_ending
             stop += separator_length
         self._ends.append(self._num_flushed + stop)
 
@@ -315,7 +310,7 @@ class ShardWriter:
     def _make_room(self, document: Tokens) -> Tokens:
         """Flush the stage, and give it the document's dtype, or else the shard's.
 
-        The document's dtype may not hold the separator. Returns the document.
+        The document's dtype may not hold what ends it. Returns the document.
         """
         if not document.size:
             # An empty document may have any dtype, such as numpy's default, float64.
@@ -327,11 +322,9 @@ class ShardWriter:
                 "documents into another shard"
             )
         if document.dtype != self._stage.dtype or not self._stage.size:
-            converted = self._caster.check_source(
-                document.dtype, self._separator, self._document_number()
-            )
-            staged = self._dtype if converted is None else document.dtype
-            self._stage_separator = self._separator if converted is None else converted
+            ending = self._caster.check_source(document.dtype, self._document_number())
+            staged = self._dtype if ending is None else document.dtype
+            self._stage_ending = self._caster.ending if ending is None else ending
             if staged != self._stage.dtype or not self._stage.size:
                 self._staged = staged
                 self._stage = np.empty(_STAGE_SIZE // staged.itemsize, staged)
@@ -345,10 +338,8 @@ class ShardWriter:
             for start in range(0, document.size, step):
                 items = self._cast(document[start : start + step], number)
                 self._write_tokens(items)
-            self._write_tokens(self._cast(self._stage_separator, number))
-        self._ends.append(
-            self._num_flushed + document.size + self._stage_separator.size
-        )
+            self._write_tokens(self._cast(self._stage_ending, number))
+        self._ends.append(self._num_flushed + document.size + self._stage_ending.size)
         self._num_flushed = self.num_tokens
 
     def _close_stage(self) -> None:
@@ -404,40 +395,3 @@ class ShardWriter:
             [crc32(data[at : at + size]) for at in range(0, len(data), size)]
         )
         self._output.write(data)
-
-
-def shard_size_bound(data_size: int, block_size: int, metadata_size: int) -> int:
-    """Return an upper bound of a shard's size.
-
-    Args:
-        data_size: Bytes of its items and of the ends of its documents.
-        block_size: Bytes of a block.
-        metadata_size: Bytes of the metadata that it begins with.
-    """
-    blocks = data_size // block_size + 2
-    fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size + _METADATA_ROOM
-    return fixed + data_size + 4 * blocks
-
-
-def metadata_json(metadata: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a shard's metadata.
-
-    Raises:
-        TypeError: JSON cannot hold a value.
-        ValueError: The JSON is too long.
-    """
-    try:
-        data = json.dumps(
-            metadata, ensure_ascii=False, sort_keys=True, allow_nan=False
-        ).encode()
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"metadata cannot be stored as JSON ({error}); use strings, finite "
-            "numbers, lists and dicts"
-        ) from error
-    if len(data) > MAX_METADATA_SIZE:
-        raise ValueError(
-            f"metadata has {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
-            "store large values in a separate file"
-        )
-    return data

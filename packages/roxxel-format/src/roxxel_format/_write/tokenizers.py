@@ -27,6 +27,7 @@ from roxxel_store import missing_extra
 from roxxel_format._spec.kept_tokenizer import FILES_BESIDE, TOKENIZER_FILE
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
 from roxxel_format._write.dropped import drops_of
+from roxxel_format._write.recipe import Chat
 from roxxel_format._write.sampling import check_repeats, without_sampling
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.dropped import Drops
-    from roxxel_format._write.fields import Chat, Spans
+    from roxxel_format._write.rows import Spans
 
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
@@ -415,7 +416,8 @@ def chat_renderer(
     name = None
     if isinstance(tokenizer, (str, os.PathLike)):
         name = cast("str | os.PathLike[str]", tokenizer)
-    return _of_prepare("chat", "chat").load_chat(name, template, refused)
+    loaded = _of_prepare("chat", "chat").load_chat(name, template, refused)
+    return Chat(loaded.identity, loaded.text, loaded.render)
 
 
 def _own_name(tokenizer: object) -> str:

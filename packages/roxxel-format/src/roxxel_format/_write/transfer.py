@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._spec.tables import ColumnTable
-    from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
+    from roxxel_format._write.summary import WriteSummary
 
 _THREADS = 4
 

@@ -14,7 +14,7 @@ from roxxel_store.command import (
 
 from roxxel_format._version import __version__
 from roxxel_format._write.compact import FULL_SHARD_BYTES
-from roxxel_format._write.options import Separator
+from roxxel_format._write.recipe import Separator
 from roxxel_format.cli.values import span
 from roxxel_format.foreign import FOREIGN_FORMATS
 

@@ -9,7 +9,7 @@ from roxxel_store.command import Progress
 from roxxel_store.screen import note, say
 
 from roxxel_format._write.driver import CorpusWrite
-from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.recipe import Recipe, Separator
 from roxxel_format._write.rescue import repair_shard
 from roxxel_format._write.tokenizers import load
 from roxxel_format.corpus import Roxxel
@@ -79,15 +79,15 @@ def _copy_foreign(options: argparse.Namespace, found: str) -> int:
         )
     write = CorpusWrite(
         options.target,
-        WriteOptions(
+        Recipe(
             separator=separator,
             max_shard_bytes=options.max_shard_bytes,
             dtype=reader.dtype,
             tokenizer=options.tokenizer,
             metadata={"source": options.source},
-            also={"inputs": f"{found} {reader.fingerprint}"},
+            exist="replace" if options.exist == "replace" else "keep",
+            inputs=f"{found} {reader.fingerprint}",
         ),
-        "replace" if options.exist == "replace" else "keep",
     )
     summary = write.run(reader.documents)
     if not summary.kept:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from roxxel_format.writing import Fields
 
     from roxxel_prepare._inputs.input_record import Part
-    from roxxel_prepare._inputs.row_fields import RowFields
 
 _MAX_BAD = 100
 
@@ -116,7 +115,7 @@ class Documents:
 def documents_in(
     part: Part,
     form: str | None,
-    fields: RowFields,
+    fields: Fields,
     *,
     yields_errors: bool = False,
 ) -> Iterator[object]:

@@ -21,7 +21,7 @@ import lzma
 import re
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from roxxel_store import missing_extra
 from roxxel_store.errors import BucketError, reason_of
@@ -44,26 +44,11 @@ class InputError(ValueError):
     """An input file is damaged or not in its format; the message names the file."""
 
 
-class _Decoder(Protocol):
-    """Decompresses one member."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the member is complete."""
-        ...
-
-    @property
-    def unused_data(self) -> bytes:
-        """Bytes after the member."""
-        ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class Compression:
     """A compressed format: its names, the decoder of a member, and its error type.
 
+    A decoder has `eof`, `unused_data` and `decompress`, as in the standard library.
     A member may be followed by any multiple of `padding` zeros, if this is not 0.
     `magic` are its first bytes: some decoders wait for more bytes before they refuse
     wrong ones.
@@ -71,7 +56,7 @@ class Compression:
 
     name: str
     member: str
-    decoder: Callable[[], _Decoder]
+    decoder: Callable[[], Any]
     error: type[Exception]
     padding: int = 0
     magic: bytes = b""
@@ -208,7 +193,7 @@ def _decompressed(
             piece, stop = _after_padding(path, file, compression, piece, stop)
 
 
-def _decoder(what: str, compression: Compression, piece: bytes) -> _Decoder:
+def _decoder(what: str, compression: Compression, piece: bytes) -> Any:
     """Return the decoder of a member that begins with `piece`, the bytes `what`.
 
     Raises InputError if no member begins so.

@@ -34,15 +34,16 @@ from roxxel_prepare._inputs.tables import record_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from roxxel_format.writing import Fields
+
     from roxxel_prepare._inputs.input_record import Span
-    from roxxel_prepare._inputs.row_fields import RowFields
 
 
 def documents_of(
     path: str,
     file: BinaryIO,
     form: str,
-    fields: RowFields,
+    fields: Fields,
     span: Span | None,
     *,
     is_given: bool,
@@ -59,20 +60,20 @@ def documents_of(
 
 
 def _whole_text(
-    path: str, file: BinaryIO, _fields: RowFields, _span: Span | None
+    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     yield text_of(path, file.read().removeprefix(BYTE_ORDER_MARK))
 
 
 def _lines(
-    path: str, file: BinaryIO, _fields: RowFields, span: Span | None
+    path: str, file: BinaryIO, _fields: Fields, span: Span | None
 ) -> Iterator[object]:
     for where, line in _located_lines(path, file, span):
         yield tried(text_of, where, line.rstrip(b"\r\n"))
 
 
 def _json_lines(
-    path: str, file: BinaryIO, fields: RowFields, span: Span | None
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     for where, line in _located_lines(path, file, span):
         if line.strip():
@@ -80,13 +81,13 @@ def _json_lines(
 
 
 def _json_array(
-    path: str, file: BinaryIO, fields: RowFields, _span: Span | None
+    path: str, file: BinaryIO, fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     return array_documents(path, file, fields)
 
 
 def _csv(
-    path: str, file: BinaryIO, fields: RowFields, _span: Span | None
+    path: str, file: BinaryIO, fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     return csv_documents(path, _plain_lines(path, file), fields)
 
@@ -134,7 +135,7 @@ def _not_parquet(path: str, why: str) -> str:
 
 
 def _parquet_rows(
-    path: str, file: BinaryIO, fields: RowFields, span: Span | None
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     table = parquet_table(path, file)
     with naming_damage(partial(_not_parquet, path)):
@@ -152,7 +153,7 @@ def _parquet_rows(
 
 
 def _arrow_rows(
-    path: str, file: BinaryIO, fields: RowFields, span: Span | None
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     row = 0
     for number, batch in enumerate(record_batches(path, file)):
@@ -163,7 +164,7 @@ def _arrow_rows(
 
 
 def _batches(
-    path: str, table: Any, fields: RowFields, groups: range, rows: Span
+    path: str, table: Any, fields: Fields, groups: range, rows: Span
 ) -> Iterator[Any]:
     """Yield the columns of documents in some row groups of Parquet, in batches."""
     row, stop = rows
@@ -189,7 +190,7 @@ def _batches(
 
 
 def _array_rows(
-    path: str, file: BinaryIO, _fields: RowFields, _span: Span | None
+    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     try:
         dtype, shape, is_fortran = parse_npy_header(path, file.read)
@@ -235,7 +236,7 @@ def _npy_data(
 _PIECE = 1 << 24
 _SKIPPED = 1 << 20
 _READERS: dict[
-    str, Callable[[str, BinaryIO, RowFields, Span | None], Iterator[object]]
+    str, Callable[[str, BinaryIO, Fields, Span | None], Iterator[object]]
 ] = {
     "text": _whole_text,
     "lines": _lines,

@@ -13,10 +13,10 @@ from roxxel_prepare._inputs.input_file import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from roxxel_prepare._inputs.row_fields import RowFields
+    from roxxel_format.writing import Fields
 
 
-def check_columns(path: str, names: Sequence[str], fields: RowFields) -> None:
+def check_columns(path: str, names: Sequence[str], fields: Fields) -> None:
     """Raise InputError unless a table has each column of `fields` once."""
     for field in fields.names:
         number = names.count(field)
@@ -30,7 +30,7 @@ def check_columns(path: str, names: Sequence[str], fields: RowFields) -> None:
 
 
 def batch_documents(
-    path: str, batch: Any, fields: RowFields, first: int
+    path: str, batch: Any, fields: Fields, first: int
 ) -> Iterator[object]:
     """Yield the documents of a record batch, whose first row is number `first`."""
     names = fields.names or batch.schema.names
@@ -57,7 +57,7 @@ def _values(column: Any) -> Any:
 
 
 def _row_document(
-    path: str, row: int, fields: RowFields, pairs: Iterable[tuple[str, Any]]
+    path: str, row: int, fields: Fields, pairs: Iterable[tuple[str, Any]]
 ) -> object:
     found: dict[str, object] = {}
     for name, value in pairs:
@@ -70,7 +70,7 @@ def _row_document(
     return row_document(f"{path}: row {row}", fields, found)
 
 
-def row_document(where: str, fields: RowFields, values: Mapping[str, Any]) -> object:
+def row_document(where: str, fields: Fields, values: Mapping[str, Any]) -> object:
     """Return the document of a row, whose fields are `values`."""
     for name in fields.names:
         _check_text(where, values[name])
@@ -139,7 +139,7 @@ def _json_kind(value: object) -> str:
     return kinds.get(type(value), "a number")
 
 
-def json_document(where: str, line: bytes, fields: RowFields) -> object:
+def json_document(where: str, line: bytes, fields: Fields) -> object:
     """Return the document of a JSON line: fields of an object, or one value."""
     is_one = fields.names and not fields.needs_rows
     read = _fast_reader(fields.text) if is_one else None

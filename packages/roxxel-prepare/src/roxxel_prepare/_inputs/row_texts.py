@@ -29,7 +29,7 @@ from roxxel_prepare._inputs.row_documents import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roxxel_prepare._inputs.row_fields import RowFields
+    from roxxel_format.writing import Fields
 
 _PIECE = 1 << 20
 _SPACE = b" \t\r\n"
@@ -45,7 +45,7 @@ are.
 """
 
 
-def array_documents(path: str, file: BinaryIO, fields: RowFields) -> Iterator[object]:
+def array_documents(path: str, file: BinaryIO, fields: Fields) -> Iterator[object]:
     """Yield the documents of a JSON array; its items are like lines of JSON lines.
 
     Errors name the item, from 0.
@@ -102,7 +102,7 @@ def _after_bracket(path: str, file: BinaryIO) -> bytes:
 
 
 def csv_documents(
-    path: str, lines: Iterator[bytes], fields: RowFields
+    path: str, lines: Iterator[bytes], fields: Fields
 ) -> Iterator[object]:
     """Yield the documents of the rows of CSV, whose first row names columns.
 
@@ -128,7 +128,7 @@ def csv_documents(
 
 
 def tsv_documents(
-    path: str, lines: Iterator[bytes], fields: RowFields, *, may_be_quoted: bool
+    path: str, lines: Iterator[bytes], fields: Fields, *, may_be_quoted: bool
 ) -> Iterator[object]:
     """Yield the documents of the rows of TSV, whose first row names columns.
 
@@ -200,9 +200,7 @@ def _next_row(where: str, reader: Iterator[list[str]]) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
-def _table_row(
-    where: str, header: list[str], row: list[str], fields: RowFields
-) -> object:
+def _table_row(where: str, header: list[str], row: list[str], fields: Fields) -> object:
     if len(row) != len(header):
         raise InputError(
             f"{where}: has {len(row)} fields, but the first row names {len(header)} "

@@ -17,6 +17,8 @@ from roxxel_format.writing import NewShards, Place, Recipe
 from roxxel_store import roxxel_command
 from roxxel_store.records import RecordError
 
+from roxxel_prepare._plan.units import UnitDone
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -28,11 +30,6 @@ _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 
 _UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)
 """The record of a finished unit."""
-
-SKIP_BAD = "skip_bad"
-"""The only argument that a later command may add. Units that were finished without it
-have no damage, so it cannot change them.
-"""
 
 
 @dataclass(frozen=True)
@@ -56,34 +53,22 @@ class Plan:
 
     def pack(self) -> bytes:
         """Return the content of the file."""
-        table = asdict(self)
-        separator = self.recipe.separator
-        if isinstance(separator, bytes):
-            table["recipe"]["separator"] = {"bytes": separator.hex()}
-        return Place.plan_kind.pack(table)
+        return Place.plan_kind.pack(vars(self) | {"recipe": self.recipe.as_json()})
 
-    def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
-        """Return this plan with `skip_bad` added if `arguments` has it."""
-        recorded = self.recipe.arguments
-        if SKIP_BAD in recorded or SKIP_BAD not in arguments:
-            return self
-        found = {**recorded, SKIP_BAD: arguments[SKIP_BAD]}
-        # Use the order of a plan that had `skip_bad` from the start, for equal bytes.
-        names = [name for name in {**arguments, **found} if name in found]
-        ordered = {name: found[name] for name in names}
-        return replace(self, recipe=replace(self.recipe, arguments=ordered))
+    def with_skipping(self, recipe: Recipe) -> Plan:
+        """Return this plan, with `skip_bad` if the recipe has it.
+
+        A later command may add it: units that were finished without it have no damage,
+        so it cannot change them.
+        """
+        skip_bad = self.recipe.skip_bad or recipe.skip_bad
+        return replace(self, recipe=replace(self.recipe, skip_bad=skip_bad))
 
 
 def parse_plan(data: bytes, path: str) -> Plan:
     """Return the plan in a file."""
     table = Place.plan_kind.parse(data, path)
-    recipe = table["recipe"]
-    if isinstance(recipe["separator"], dict):
-        recipe["separator"] = bytes.fromhex(recipe["separator"]["bytes"])
-    recipe["columns"] = {name: tuple(each) for name, each in recipe["columns"].items()}
-    if recipe["tokenizer_file"] is not None:
-        recipe["tokenizer_file"] = tuple(recipe["tokenizer_file"])
-    table["recipe"] = Recipe(**recipe)
+    table["recipe"] = Recipe.parse(table["recipe"])
     return Plan(**table)
 
 
@@ -98,8 +83,8 @@ def check_same(
     change = inputs.first_change(plan.inputs)
     if change is None:
         change = _other_argument(
-            {"exist": plan.recipe.exist, **plan.recipe.arguments},
-            {"exist": recipe.exist, **recipe.arguments},
+            {"exist": plan.recipe.exist, **plan.recipe.recorded},
+            {"exist": recipe.exist, **recipe.recorded},
         )
     rows = [unit.row() for unit in units]
     if change is None and [row[1:] for row in rows] != [row[1:] for row in plan.units]:
@@ -128,43 +113,34 @@ class UnitRecord:
     """What a finished unit has written.
 
     Attributes:
-        number: Number of the unit.
         new: The shards of the unit; none if its inputs hold no documents.
         input_bytes: Size of the inputs.
         bad: The errors of skipped documents and inputs, the first 100.
         num_bad: Number of skipped documents and inputs.
-        seconds: Time that the unit took; 0 if it was done before.
     """
 
-    number: int
     new: NewShards
     input_bytes: int
     bad: Sequence[str] = ()
     num_bad: int = 0
-    seconds: float = 0.0
 
     def pack(self) -> bytes:
         """Return the content of the file, the same every time the unit is written."""
         table = asdict(self)
-        del table["number"], table["seconds"], table["new"]["sync_s"]
+        del table["new"]["sync_s"]
         return _UNIT.pack(table)
 
     @property
-    def num_documents(self) -> int:
-        """Documents of the unit."""
-        return self.new.num_documents
-
-    @property
-    def num_tokens(self) -> int:
-        """Their tokens."""
-        return self.new.num_tokens
+    def counts(self) -> UnitDone:
+        """What the progress counts of the unit."""
+        return UnitDone(self.input_bytes, self.new.num_documents, self.new.num_tokens)
 
     def is_whole(self, sizes: Mapping[str, int]) -> bool:
         """Return whether all files exist; `sizes` has the sizes of existing files."""
         return all(sizes.get(name) == size for name, size in self.new.sizes.items())
 
 
-def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
+def parse_unit(data: bytes | None, path: str) -> UnitRecord | None:
     """Return the record in a file; None if there is no file, or a damaged one.
 
     A unit without a sound record is not done, so it is written again.
@@ -175,4 +151,4 @@ def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
         table = _UNIT.parse(data, path)
     except RecordError:
         return None
-    return UnitRecord(number, NewShards.parsed(table.pop("new")), **table)
+    return UnitRecord(NewShards.parsed(table.pop("new")), **table)

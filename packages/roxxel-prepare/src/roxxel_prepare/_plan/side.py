@@ -4,90 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_format.writing import Side
 from roxxel_store.arguments import as_integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from roxxel_format.writing import Recipe
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of two corpora: the documents that are held out, or all others.
-
-    Only a document's tokens decide its side, not its separator or dtype. So a write
-    with `--split`, and a later `split` of the written shards, hold out the same
-    documents. The order and the number of inputs do not matter. `share` is the share of
-    documents that are held out.
-    """
-
-    name: str
-    share: float
-    is_held_out: bool
-
-    def has(self, tokens: npt.NDArray[Any]) -> bool:
-        """Return whether a document is on this side."""
-        # Tokens of any width, or of a list, are the same document.
-        content = tokens.astype("<i8" if tokens.dtype.kind in "biu" else "<f8")
-        digest = blake2b(content.data, digest_size=8).digest()
-        held_out = int.from_bytes(digest, "little") < int(self.share * 2**64)
-        return held_out == self.is_held_out
-
-    def recorded(self) -> list[Any]:
-        """Return the side for JSON."""
-        return [self.name, self.share, self.is_held_out]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One of the corpora of a command.
-
-    `side` is its side of a split. With `lengths`, it has the documents whose number of
-    tokens, with the separator, is in this range, packed into bins of `pack`.
-    """
-
-    path: str
-    side: Side | None = None
-    lengths: tuple[int, int | None] | None = None
-    pack: int | None = None
-
-
-def outputs_of(
-    filepath: str, split: tuple[str, float] | None, buckets: Sequence[int] | None
-) -> list[Target]:
-    """Return the corpora of a command in the order in which they are written.
+def recipes_of(
+    filepath: str,
+    recipe: Recipe,
+    split: tuple[str, float] | None,
+    buckets: Sequence[int] | None,
+) -> dict[str, Recipe]:
+    """Return the recipes of a command's corpora, by path, in the order of writing.
 
     Held-out documents come first, so that no corpus exists without them.
 
     Args:
         filepath: Path of the corpus.
+        recipe: The arguments of the command.
         split: Name and share of the held-out documents.
         buckets: Tokens of a bin for each range of lengths, ascending.
     """
-    found = [Target(filepath)]
+    found = {filepath: recipe}
     if buckets is not None:
         tops = [*buckets[:-1], None]
         least = [0, *(each + 1 for each in buckets[:-1])]
-        found = [
-            Target(held_out_path(filepath, str(pack)), None, (low, high), pack)
+        found = {
+            held_out_path(filepath, str(pack)): replace(
+                recipe, lengths=(low, high), pack=pack
+            )
             for low, high, pack in zip(least, tops, buckets, strict=True)
-        ]
+        }
     if split is None:
         return found
-    return [
-        replace(
-            each,
-            path=held_out_path(each.path, split[0]) if is_held_out else each.path,
-            side=Side(*split, is_held_out=is_held_out),
+    name, _ = split
+    return {
+        held_out_path(path, name) if is_held_out else path: replace(
+            each, side=Side(*split, is_held_out)
         )
-        for each in found
+        for path, each in found.items()
         for is_held_out in (True, False)
-    ]
+    }
 
 
 def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from roxxel_prepare._inputs.formats import (
     HEAD_BYTES,
@@ -37,6 +37,14 @@ _MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14
 """Maximum number of units, so that the manifest of a large corpus opens fast."""
+
+
+class UnitDone(NamedTuple):
+    """What the progress counts of a unit that is done."""
+
+    input_bytes: int
+    num_documents: int
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

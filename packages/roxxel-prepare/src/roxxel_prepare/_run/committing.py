@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from roxxel_format import WriteSummary
-from roxxel_format.writing import NewShards, Place
+from roxxel_format.writing import NewShards, Place, commit
 from roxxel_store import roxxel_command
 from roxxel_store.screen import note
 
@@ -75,15 +75,14 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         plan = parse_plan(data, place.folder + name)
         recipe = plan.recipe
         place.begin(replaces=recipe.exist == "replace")
-        split = recipe.arguments.get("split")
-        if split is not None and not split[2]:
-            held_out = held_out_path(filepath, split[0])
+        if recipe.side is not None and not recipe.side.is_held_out:
+            held_out = held_out_path(filepath, recipe.side.name)
             # The held-out corpus has no plan if an earlier process committed it and
             # then was killed.
             with contextlib.suppress(FileNotFoundError):
                 summaries |= commit_units(held_out)
         summaries[filepath] = commit_plan(place, plan, started)
-    if not recipe.appends:
+    if recipe.exist != "append":
         place.remove_leftovers()
     return summaries
 
@@ -129,7 +128,7 @@ def _record(
     name = place.name.unit_record(plan.job, number).name
     if name not in sizes:
         return None
-    return parse_unit(number, place.read(name), place.folder + name)
+    return parse_unit(place.read(name), place.folder + name)
 
 
 def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
@@ -155,11 +154,11 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
                 place.files.replace(name.plan.name, rebased.pack())
             return _lost(place, plan)
 
-        if not recipe.appends and place.end.fingerprint != plan.base:
+        if recipe.exist != "append" and place.end.fingerprint != plan.base:
             raise FileExistsError(
                 f"{place.manifest}: another write was committed first, {lost(place)}"
             )
-        recipe.commit(place, new, started, lost)
+        commit(recipe, place, new, started, lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
     place.discard(records)
@@ -185,7 +184,7 @@ def _lost(place: Place, plan: Plan) -> str:
 
 def unit_order(plan: Plan) -> list[int]:
     """Return the order of the units in the corpus."""
-    seed = plan.recipe.arguments.get("shuffle")
+    seed = plan.recipe.shuffle
 
     def key(number: int) -> bytes:
         return blake2b(f"{seed} {number}".encode()).digest()
@@ -222,8 +221,8 @@ def _shards_of_all(
             f"{named}{f' and {more} more' if more > 0 else ''}; write them with the "
             "same command and --part, then commit again"
         )
-    split = plan.recipe.arguments.get("split")
-    is_held_out = split is not None and split[2]
+    side = plan.recipe.side
+    is_held_out = side is not None and side.is_held_out
     if num_bad and not is_held_out:  # The other side skips the same, and says so.
         lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
         lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]

@@ -22,7 +22,7 @@ from roxxel_prepare._run.runners import ProcessRunner
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from roxxel_prepare._run.progress import UnitDone
+    from roxxel_prepare._plan.units import UnitDone
     from roxxel_prepare._run.runners import Runner, Writer
 
 _MOST_ALIKE = 8
@@ -79,7 +79,7 @@ def run_units(
         what: The corpus, for messages.
         units: All units of the job.
         numbers: The units to do.
-        done: The records of the units that are done.
+        done: What the units count that are done.
         writer: Does a unit, in any process.
         runner: Runs the writer.
         progress: Called before the first unit, and when a unit ends.

@@ -8,19 +8,18 @@ all three give the same bytes. The commit makes the shards a corpus.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from roxxel_format.writing import CorpusWrite, Fields, Recipe, WriteOptions
+from roxxel_format.writing import Fields, Place, Recipe, Side
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
-from roxxel_prepare._plan.side import checked_buckets, checked_split, outputs_of
+from roxxel_prepare._plan.side import checked_buckets, checked_split, recipes_of
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.driving import check_part, runner_of
-from roxxel_prepare._run.preparation import Choice, prepare
+from roxxel_prepare._run.preparation import prepare
 from roxxel_prepare._run.progress import Progress
 
 if TYPE_CHECKING:
@@ -133,25 +132,18 @@ def write_files(
     check_part(part)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
-    if prompt is not None and field is not None:
-        raise ValueError(
-            f"field={field!r} and prompt={prompt!r}: a document has one field, or a "
-            "prompt and a completion; pass the names of one kind"
-        )
     if bucket_by_length is not None:
         bucket_by_length = checked_buckets(bucket_by_length, arguments.get("pack"))
-    outputs = outputs_of(os.fspath(filepath), split, bucket_by_length)
-    paths = [each.path for each in outputs]
     fields = Fields(field or "", prompt, completion, document_id, path, chat)
+    recipe = Recipe(
+        **arguments, exist=exist, fields=fields, shuffle=shuffle, skip_bad=skip_bad
+    )
+    recipes = recipes_of(os.fspath(filepath), recipe, split, bucket_by_length)
     names = [str(each) for each in inputs]
-    files = find_inputs(names, format, fields.text, outputs=paths)
+    files = find_inputs(names, format, fields.text, outputs=[*recipes])
     given = {"field": field, "prompt": prompt, "completion": completion}
     check_fields(files, given | {"chat": bool(chat), "id": document_id})
-    options = WriteOptions(
-        fields=fields,
-        **arguments,
-    )
-    if len(outputs) > 1:
+    if len(recipes) > 1:
         what = "a split" if split is not None else "bucket_by_length"
         if files.stream is not None:
             raise ValueError(
@@ -160,9 +152,9 @@ def write_files(
         if exist == "append":
             how = None
             if split is not None:
-                found = CorpusWrite(outputs[0].path, options, exist).place.existing()
-                divided = None if found is None else Recipe.split_of(found)
-                share = divided[0] if divided else split[1]
+                found = Place.of(next(iter(recipes))).existing()
+                side = None if found is None else Side.of(found)
+                share = split[1] if side is None else side.share
                 how = Recipe.how_to_append(found, share)
             raise ValueError(
                 f"{filepath}: {what} cannot append to several corpora as one; "
@@ -170,17 +162,15 @@ def write_files(
             )
     written = [
         prepare(
-            each.path,
+            each,
             files,
-            replace(options, pack=each.pack) if each.lengths else options,
-            exist,
-            Choice(each.side, shuffle, skip_bad, each.lengths),
+            of_one,
             runner=runner,
             part=part,
             unit_bytes=unit_bytes,
             progress=progress,
         )
-        for each in outputs
+        for each, of_one in recipes.items()
     ]
     say_empty(files)
     return written

@@ -12,18 +12,16 @@ A single process writes everything for a corpus of one file, and for inputs from
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format.writing import CorpusWrite, NoDocumentsError
+from roxxel_format.writing import CorpusWrite, NoDocumentsError, WriteJob
 from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
-from roxxel_prepare._plan.plan import SKIP_BAD, Plan, check_same, parse_plan
+from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
 from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
 from roxxel_prepare._run.driving import run_units
@@ -33,64 +31,19 @@ from roxxel_prepare._run.unit_writer import UnitWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import numpy.typing as npt
     from roxxel_format import WriteSummary
-    from roxxel_format.writing import Exist, WriteOptions
+    from roxxel_format.writing import Recipe
 
     from roxxel_prepare._inputs.input_record import Inputs
-    from roxxel_prepare._plan.side import Side
     from roxxel_prepare._plan.units import Unit
     from roxxel_prepare._run.progress import Progress
     from roxxel_prepare._run.runners import Runner
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which documents a preparation writes, and in which order.
-
-    `side` selects the documents of one corpus of a split. `lengths` selects documents
-    by their number of tokens, with the separator, from the least to the greatest; None
-    is no limit. `shuffle` is the seed that orders the units, and the documents in each
-    unit. `skip_bad` is whether damaged inputs are skipped.
-    """
-
-    side: Side | None = None
-    shuffle: int | None = None
-    skip_bad: bool = False
-    lengths: tuple[int, int | None] | None = None
-
-    def has(self, tokens: npt.NDArray[Any], length: int) -> bool:
-        """Return whether a document is chosen; `length` counts its separator too."""
-        if self.lengths is not None:
-            least, greatest = self.lengths
-            if length < least or (greatest is not None and length > greatest):
-                return False
-        return self.side is None or self.side.has(tokens)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether no other corpus of the same command is written before this one."""
-        begins = self.lengths is None or not self.lengths[0]
-        return begins and (self.side is None or self.side.is_held_out)
-
-    def recorded(self, inputs: Inputs) -> dict[str, Any]:
-        """Return the arguments for JSON."""
-        values = {
-            "split": None if self.side is None else self.side.recorded(),
-            "shuffle": self.shuffle,
-            SKIP_BAD: self.skip_bad or None,
-            "lengths": None if self.lengths is None else [*self.lengths],
-            "inputs": inputs.recorded,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-
 def prepare(
     filepath: str,
     inputs: Inputs,
-    options: WriteOptions,
-    exist: Exist,
-    choice: Choice,
+    recipe: Recipe,
     *,
     runner: Runner | None = None,
     part: tuple[int, int] | None = None,
@@ -105,9 +58,7 @@ def prepare(
     Args:
         filepath: Path of the corpus; see `Roxxel`.
         inputs: The files.
-        options: As for `Roxxel.write`; a tokenizer is a path or a name.
-        exist: As for `Roxxel.write`.
-        choice: Which documents to write, and in which order.
+        recipe: The arguments; a tokenizer is a path or a name.
         runner: Writes the units. Default: processes of this machine.
         part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
             `commit_units` commits when all parts are done.
@@ -126,20 +77,10 @@ def prepare(
         ValueError: A document is invalid (the message names its file), or several
             processes are requested, although only one can write.
     """
-    side = choice.side
-    options = replace(
-        options,
-        metadata={"source": inputs.source, **(options.metadata or {})},
-        also=choice.recorded(inputs),
-        chooses=choice.has if choice.side or choice.lengths else None,
-    )
-    write = CorpusWrite(
-        filepath,
-        options,
-        exist,
-        # All corpora of a command end their documents alike.
-        says_ending=choice.is_first,
-    )
+    metadata = {"source": inputs.source, **(recipe.metadata or {})}
+    recipe = replace(recipe, metadata=metadata, inputs=inputs.recorded)
+    # All corpora of a command end their documents alike.
+    write = CorpusWrite(filepath, recipe, says_ending=recipe.is_first)
     workers = getattr(runner, "workers", 2 if runner else 1)
     if write.is_one_file and (workers > 1 or part):
         name = write.place.name
@@ -150,8 +91,8 @@ def prepare(
     documents = Documents(
         parts_of(inputs),
         inputs.form,
-        write.options.fields,  # with what renders chats
-        skips_bad=choice.skip_bad,
+        write.recipe.fields,  # with what renders chats
+        skips_bad=recipe.skip_bad,
         folder=inputs.folder,
     )
     is_one_stream = inputs.stream is not None or write.is_one_file
@@ -160,7 +101,7 @@ def prepare(
             f"{inputs.stream or inputs.paths[0]}: only one process can read it; leave "
             "--part out, or pass files"
         )
-    if is_one_stream and (choice.shuffle is not None or choice.skip_bad):
+    if is_one_stream and (recipe.shuffle is not None or recipe.skip_bad):
         raise ValueError(
             f"{write.what}: --shuffle and --skip-bad need files that are written in "
             "units; write files to a pattern, or leave these options out"
@@ -174,7 +115,7 @@ def prepare(
         if is_one_stream:
             summary = write.run(documents, documents.metadata)
         else:
-            job = _Preparation(write, inputs, choice, unit_bytes, documents)
+            job = _Preparation(write, inputs, unit_bytes, documents)
             runner = runner or ProcessRunner(_num_workers(inputs))
             summary = job.run(runner, part, progress)
         return replace(
@@ -182,17 +123,18 @@ def prepare(
         )
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1
-        if side is not None:
-            what = "held out" if side.is_held_out else "left"
+        if recipe.side is not None:
+            name, share, is_held_out = recipe.side
+            what = "held out" if is_held_out else "left"
             raise ValueError(
                 f"{write.what}: no document of the inputs would be {what} with --split "
-                f"{side.name}={side.share}; choose another share"
+                f"{name}={share}; choose another share"
             ) from error
-        if choice.lengths is not None:
-            least, greatest = choice.lengths
+        if recipe.lengths is not None:
+            least, greatest = recipe.lengths
             raise ValueError(
                 f"{write.what}: no document of the inputs has {least} to "
-                f"{greatest or 'more'} tokens; leave its length {options.pack} out of "
+                f"{greatest or 'more'} tokens; leave its length {recipe.pack} out of "
                 "--bucket-by-length"
             ) from error
         raise InputError(
@@ -215,7 +157,7 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
     """
 
     def describe(recorded: Mapping[str, Any]) -> str | None:
-        given = write.recipe.arguments
+        given = write.recipe.recorded
         differing = [
             name
             for name in {**given, **recorded}
@@ -250,14 +192,12 @@ class _Preparation:
         self,
         write: CorpusWrite,
         inputs: Inputs,
-        choice: Choice,
         unit_bytes: int,
         documents: Documents,
     ) -> None:
         self._started = time.perf_counter()
         self._write = write
         self._inputs = inputs
-        self._choice = choice
         self._documents = documents
         self._unit_bytes = unit_bytes
 
@@ -281,14 +221,14 @@ class _Preparation:
             first, step = part or (0, 1)
             numbers = range(first, len(units), step)
             if not write.place.listed(write.place.found, plan.job):
-                if plan.recipe.appends:  # The corpus may have changed since the plan.
-                    write.begin()
+                if plan.recipe.exist == "append":
+                    write.begin()  # The corpus may have changed since the plan.
                 self._write_units(plan, units, numbers, runner, progress)
                 write.keep_tokenizer()
             if part is not None:
                 return PartSummary(len(numbers))
             summary = commit_plan(write.place, plan, self._started)
-        if not plan.recipe.appends:
+        if plan.recipe.exist != "append":
             write.place.remove_leftovers()
         return summary
 
@@ -308,7 +248,7 @@ class _Preparation:
             place.files.create(file_name, plan.pack())
             data = place.read(file_name) or plan.pack()
         found_plan = parse_plan(data, place.folder + file_name)
-        plan = found_plan.with_skipping(write.recipe.arguments)
+        plan = found_plan.with_skipping(write.recipe)
         check_same(plan, self._inputs, write.recipe, units, write.what)
         if plan != found_plan:
             place.files.replace(file_name, plan.pack())
@@ -322,26 +262,14 @@ class _Preparation:
         write = self._write
         write.begin()
         write.decide(self._documents)
-        recipe, fields = write.recipe, write.options.fields
         rows = [unit.row() for unit in units]
-        base, cuts = write.place.end.fingerprint, [row[1:] for row in rows]
-        # `skip_bad` does not change units without damage.
-        arguments = {k: v for k, v in recipe.arguments.items() if k != SKIP_BAD}
-        metadata = write.options.metadata
-        facts: list[Any] = [
-            arguments,
-            metadata,
-            base,
-            recipe.dtype,
-            recipe.kind,
-            cuts,
-        ]
-        if fields.path:
+        facts: list[Any] = [[row[1:] for row in rows]]
+        if write.recipe.fields.path:
             folder = self._inputs.folder
             facts.append([path.removeprefix(folder) for path in self._inputs.paths])
-        text = json.dumps(facts, sort_keys=True)
-        digest = blake2b(text.encode(), digest_size=6).hexdigest()
-        return Plan(digest, self._inputs.facts, rows, base, recipe)
+        base = write.place.end.fingerprint
+        digest = write.recipe.digest(base, *facts)
+        return Plan(digest, self._inputs.facts, rows, base, write.recipe)
 
     def _write_units(
         self,
@@ -353,14 +281,10 @@ class _Preparation:
     ) -> None:
         """Write the units that are not done; raise the error of the first failure."""
         numbers = [*numbers]
-        done = done_units(self._write.place, plan, numbers)
-        documents = self._documents
-        writer = UnitWriter(
-            self._write.job(plan.job, plan.recipe),
-            units,
-            documents.form,
-            documents.folder,
-            self._choice.shuffle,
-            self._choice.skip_bad,
-        )
-        run_units(self._write.what, units, numbers, done, writer, runner, progress)
+        records = done_units(self._write.place, plan, numbers)
+        done = {number: each.counts for number, each in records.items()}
+        write, decided = self._write, plan.recipe
+        recipe = replace(write.recipe, stored=decided.stored, kind=decided.kind)
+        job = WriteJob(plan.job, write.place.target, recipe, write.tokenizer)
+        writer = UnitWriter(job, units, replace(self._documents, parts=()))
+        run_units(write.what, units, numbers, done, writer, runner, progress)

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import short_count, short_duration, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from roxxel_prepare._plan.units import UnitDone
+
 # The whole line should fit a terminal of 80 columns.
 _count, _size = partial(short_count, digits=3), partial(short_size, digits=3)
-
-
-class UnitDone(Protocol):
-    """What is known about a unit that is done."""
-
-    @property
-    def input_bytes(self) -> int:
-        """Size of its input."""
-        ...
-
-    @property
-    def num_documents(self) -> int:
-        """Its documents."""
-        ...
-
-    @property
-    def num_tokens(self) -> int:
-        """Their tokens."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

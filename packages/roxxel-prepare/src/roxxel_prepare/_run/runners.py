@@ -28,8 +28,6 @@ from roxxel_store.command import show_warning
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from roxxel_prepare._run.progress import UnitDone
-
 _MOST_DEATHS = 2
 """The unit fails when this number of processes have died while writing it."""
 
@@ -42,20 +40,20 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 class Writer(Protocol):
     """Writes units; can be pickled."""
 
-    def write_unit(self, number: int, /) -> UnitDone:
-        """Write a unit unless it is done, and return its record."""
+    def write_unit(self, number: int, /) -> object:
+        """Write a unit unless it is done, and return what it counts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The record of a unit that is done, or the error that stopped the unit.
+    """What a unit counts that is done, or the error that stopped the unit.
 
     Both are None if a worker died: its units are written again.
     """
 
     number: int
-    record: UnitDone | None
+    record: Any
     error: Exception | None = None
 
 

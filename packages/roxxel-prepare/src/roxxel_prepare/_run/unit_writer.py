@@ -7,16 +7,14 @@ same time without damage. The record of the unit is created last.
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import Place
 
-from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._plan.plan import UnitRecord, parse_unit
 
 if TYPE_CHECKING:
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
 
     from roxxel_format.writing import WriteJob
 
-    from roxxel_prepare._plan.units import Unit
+    from roxxel_prepare._inputs.documents import Documents
+    from roxxel_prepare._plan.units import Unit, UnitDone
 
 
 @dataclass(frozen=True)
@@ -34,48 +33,32 @@ class UnitWriter:
     Attributes:
         job: The `WriteJob` that writes the shards.
         units: All units, in the order of the corpus.
-        form: Format of the inputs; see `documents_in`.
-        folder: Folder of the inputs; see `Documents`.
-        shuffle: Seed of the order of the documents in each unit.
-        skips_bad: Whether damaged documents are left out.
+        documents: How to read the documents of a unit.
     """
 
     job: WriteJob
     units: Sequence[Unit]
-    form: str | None
-    folder: str
-    shuffle: int | None
-    skips_bad: bool
+    documents: Documents
 
-    def write_unit(self, number: int) -> UnitRecord:
-        """Write a unit unless it is done, and return its record."""
+    def write_unit(self, number: int) -> UnitDone:
+        """Write a unit unless it is done, and return what it counts."""
         with ExitStack() as resources:
             place = Place.of(self.job.target)
             place.enter(resources)
             path = place.name.unit_record(self.job.digest, number)
             data = place.read(path.name)
-            found = parse_unit(number, data, place.folder + path.name)
+            found = parse_unit(data, place.folder + path.name)
             if found is not None and found.is_whole(place.files.sizes()):
-                return found
-            return self._written(place, number)
+                return found.counts
+            return self._written(place, number).counts
 
     def _written(self, place: Place, number: int) -> UnitRecord:
-        started = time.perf_counter()
         unit = self.units[number]
-        documents = Documents(
-            unit.parts,
-            self.form,
-            self.job.options.fields,
-            skips_bad=self.skips_bad,
-            folder=self.folder,
-        )
-        key = f"{self.shuffle} {number}"
-        arrange = None if self.shuffle is None else partial(_shuffled, key)
+        documents = replace(self.documents, parts=unit.parts)
+        seed = self.job.recipe.shuffle
+        arrange = None if seed is None else partial(_shuffled, f"{seed} {number}")
         new = self.job.unit(place, number, documents, documents.metadata, arrange)
-        elapsed = time.perf_counter() - started
-        record = UnitRecord(
-            number, new, unit.num_bytes, documents.bad, documents.num_bad, elapsed
-        )
+        record = UnitRecord(new, unit.num_bytes, documents.bad, documents.num_bad)
         data, path = record.pack(), place.name.unit_record(self.job.digest, number)
         if not place.files.create(path.name, data) and place.read(path.name) != data:
             place.files.replace(path.name, data)  # It was damaged.

@@ -12,38 +12,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_format import Roxxel
 from roxxel_format.texts import text_codec
+from roxxel_format.writing import Fields
 
 from roxxel_prepare._inputs.documents import documents_in
 from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._plan.units import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
-
-
-class EveryText:
-    """Makes a document of every text in a row; see `RowFields`."""
-
-    text = "text"
-    names: tuple[str, ...] = ()
-    contents: tuple[str, ...] = ()
-    needs_rows = False
-    has_mask = False
-    chat = None
-
-    def part(self, name: str, /) -> str:
-        """Return what a field holds."""
-        return name
-
-    def passed_as(self, name: str, /) -> str:
-        """Return how a user names a field."""
-        return name
-
-    def document(self, values: Mapping[str, object], /) -> object:
-        """Return the texts in a row, however deep they lie."""
-        return [*_texts_in([*values.values()])]
 
 
 def texts_of(paths: Sequence[str]) -> Iterator[str | npt.NDArray[Any]]:
@@ -63,9 +41,9 @@ def texts_of(paths: Sequence[str]) -> Iterator[str | npt.NDArray[Any]]:
             yield from _of_corpus(path)
             continue
         for part in parts_of(find_inputs([path])):
-            for document in documents_in(part, None, EveryText()):
+            for document in documents_in(part, None, Fields(every=True)):
                 if isinstance(document, list):
-                    yield from cast("list[str]", document)
+                    yield from _texts_in(cast("list[object]", document))
                 else:
                     yield cast("Any", document)
 

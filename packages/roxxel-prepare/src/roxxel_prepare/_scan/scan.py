@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
+    from roxxel_prepare._plan.units import UnitDone
     from roxxel_prepare._run.progress import Progress
 
 _RULES = 1
@@ -194,9 +195,9 @@ def _numbers(
     return words_of(codec.decode(text)).hashes
 
 
-def _done(records: Sequence[Path], numbers: Sequence[int]) -> dict[int, Searched]:
+def _done(records: Sequence[Path], numbers: Sequence[int]) -> dict[int, UnitDone]:
     found = {number: Searched.read(records[number]) for number in numbers}
-    return {number: each for number, each in found.items() if each is not None}
+    return {n: each.counts for n, each in found.items() if each is not None}
 
 
 def _found(record: Path, corpus: str) -> npt.NDArray[np.int64]:

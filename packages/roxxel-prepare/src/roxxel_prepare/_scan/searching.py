@@ -19,6 +19,7 @@ from roxxel_format.texts import text_codec
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordError, RecordKind
 
+from roxxel_prepare._plan.units import UnitDone
 from roxxel_prepare._scan.words import number_hashes, words_of
 
 if TYPE_CHECKING:
@@ -64,21 +65,19 @@ class ScanUnit(NamedTuple):
 class Searched:
     """What was found in a unit; `found` has the rows of `Scan.found`."""
 
-    number: int
-    input_bytes: int
-    num_documents: int
-    num_tokens: int
+    counts: UnitDone
     found: list[list[int]]
 
     def pack(self) -> bytes:
         """Return the content of the unit's file."""
-        return _UNIT.pack({name: getattr(self, name) for name in self.__slots__})
+        return _UNIT.pack({"counts": self.counts, "found": self.found})
 
     @staticmethod
     def read(path: Path) -> Searched | None:
         """Return the record in a file; None without a sound one."""
         try:
-            return Searched(**_UNIT.read(path))
+            table = _UNIT.read(path)
+            return Searched(UnitDone(*table["counts"]), table["found"])
         except (FileNotFoundError, RecordError):
             return None
 
@@ -101,12 +100,12 @@ class Searcher:
     units: Sequence[ScanUnit]
     records: Sequence[Path]
 
-    def write_unit(self, number: int) -> Searched:
-        """Search a unit unless it is done, and return its record."""
+    def write_unit(self, number: int) -> UnitDone:
+        """Search a unit unless it is done, and return what it counts."""
         path = self.records[number]
         done = Searched.read(path)
         if done is not None:
-            return done
+            return done.counts
         unit = self.units[number]
         found = [np.empty((0, 4), np.int64)]
         num_documents = num_tokens = 0
@@ -115,9 +114,9 @@ class Searcher:
             num_documents += len(rows)
             num_tokens += int((rows[:, 2] - rows[:, 1]).sum())
         merged = _merged(np.concatenate(found)).tolist()
-        record = Searched(number, unit.num_bytes, num_documents, num_tokens, merged)
-        replace_file(path, record.pack())
-        return record
+        counts = UnitDone(unit.num_bytes, num_documents, num_tokens)
+        replace_file(path, Searched(counts, merged).pack())
+        return counts
 
     @cached_property
     def _codec(self) -> tuple[TextCodec | None, Pieces | None]:

@@ -10,13 +10,13 @@ import shlex
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from roxxel_format import WriteArguments, WriteSummary
-from roxxel_format.writing import Fields, Separator
+from roxxel_format.writing import Fields, Recipe, Separator
 from roxxel_store import roxxel_command
 from roxxel_store.command import EXPECTED, interruptible, spelled
 from roxxel_store.screen import note, say
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
-from roxxel_prepare._plan.side import outputs_of
+from roxxel_prepare._plan.side import recipes_of
 from roxxel_prepare._plan.units import units_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.files import write_files
@@ -83,32 +83,34 @@ def _write(options: argparse.Namespace) -> int:
         progress=status_line(),
         **cast("WriteArguments", given),
     )
-    outputs = outputs_of(options.corpus, options.split, options.bucket_by_length)
-    corpora = [each.path for each in outputs]
+    outputs = recipes_of(
+        options.corpus, Recipe(), options.split, options.bucket_by_length
+    )
     is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
     chooses = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
     if is_new and not chooses:
         note(_NO_END, end="")
-    summaries = dict(zip(corpora, written, strict=True))
+    summaries = dict(zip(outputs, written, strict=True))
     _print_summaries(summaries, is_split=options.split is not None)
-    if options.part is not None:
-        # The commit of a corpus also commits what was held out of it.
-        for each in outputs:
-            if each.side is None or not each.side.is_held_out:
-                line = f"prepare write {shlex.quote(each.path)} --commit"
-                say(f"  {roxxel_command(line)}")
-    for each in outputs if options.against else ():
-        if each.side is None or not each.side.is_held_out:
-            out = scan_path(each.path)
-            runners = {"workers": options.workers, "ray": options.ray}
-            found = scan_corpus(
-                each.path,
-                options.against,
-                tokenizer=options.tokenizer,
-                progress=status_line(),
-                **runners,
-            )
-            _print_scan(each.path, out, found)
+    # The commit of a corpus also commits what was held out of it.
+    kept = [
+        path
+        for path, recipe in outputs.items()
+        if recipe.side is None or not recipe.side.is_held_out
+    ]
+    for path in kept if options.part is not None else ():
+        line = f"prepare write {shlex.quote(path)} --commit"
+        say(f"  {roxxel_command(line)}")
+    for path in kept if options.against else ():
+        found = scan_corpus(
+            path,
+            options.against,
+            tokenizer=options.tokenizer,
+            workers=options.workers,
+            ray=options.ray,
+            progress=status_line(),
+        )
+        _print_scan(path, scan_path(path), found)
     return 0
 
 

@@ -6,10 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
-from roxxel_format.writing import CorpusFiles, CorpusWrite, WriteOptions
+from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe, Side
 from roxxel_store.screen import say
 
-from roxxel_prepare._plan.side import Side, held_out_path
+from roxxel_prepare._plan.side import held_out_path
 from roxxel_prepare.cli.values import shares_line
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def split(options: argparse.Namespace) -> int:
         _check_apart(corpus, outputs, files)
         _check_dense(corpus, source)
         _check_columns(corpus, source)
-        sides = [
-            Side(name, share, is_held_out=is_held_out) for is_held_out in (False, True)
-        ]
+        sides = [Side(name, share, is_held_out) for is_held_out in (False, True)]
 
         def chosen(side: Side) -> Iterator[npt.NDArray[Any]]:
             return (each for each in corpus.documents if side.has(each))
@@ -54,13 +52,11 @@ def split(options: argparse.Namespace) -> int:
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
         not_copied = {"arguments", "created_by", "separator"}
         not_copied |= {"input_files", "skipped", "tokenizer_file"}
-        made_by = None
-        if corpus.tokenizer is not None:
-            made_by = corpus.metadata["tokenizer"], corpus.tokenizer_files
+        of_source = corpus.tokenizer is not None
         writes = [
             CorpusWrite(
                 each.filepath,
-                WriteOptions(
+                Recipe(
                     separator=separator.tobytes() or None,
                     block_size=corpus.block_size,
                     max_shard_bytes=options.max_shard_bytes,
@@ -70,14 +66,17 @@ def split(options: argparse.Namespace) -> int:
                         for key, value in corpus.metadata.items()
                         if key not in not_copied
                     },
-                    also={"inputs": corpus.fingerprint, "split": side.recorded()},
+                    exist=options.exist,
+                    side=side,
+                    inputs=corpus.fingerprint,
+                    tokenizer_record=corpus.metadata.get("tokenizer"),
                 ),
-                options.exist,
-                made_by=made_by,
+                tokenizer_files=corpus.tokenizer_files if of_source else None,
             )
             for each, side in zip(files, sides, strict=True)
         ]
-        _check_appends(writes)
+        for write in writes:  # An append that is refused later leaves half a split.
+            write.check_append()
         summaries = [
             write.run(chosen(side), is_encoded=True)
             for write, side in zip(writes, sides, strict=True)
@@ -89,14 +88,6 @@ def split(options: argparse.Namespace) -> int:
     if not (kept.kept and held_out.kept):
         say(shares_line([(held_out, kept)]))
     return 0
-
-
-def _check_appends(writes: Sequence[CorpusWrite]) -> None:
-    """Raise an error if the second append would be refused: half a split."""
-    for write in writes:
-        found = write.place.existing() if write.recipe.appends else None
-        if found is not None:
-            write.recipe.for_corpus(found, write.what)
 
 
 def _check_columns(corpus: Roxxel, source: str) -> None:

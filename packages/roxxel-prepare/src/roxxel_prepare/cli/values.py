@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from roxxel_store.command import as_text
 from roxxel_store.screen import draw, note, printable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from roxxel_format import WriteSummary
+
+    from roxxel_prepare._run.progress import Progress
 
 _EVERY_S = 60.0
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
@@ -85,20 +87,7 @@ def _stderr_width() -> int:
         return 80  # a stream that only seems to be a terminal
 
 
-class _Status(Protocol):
-    """The progress of some work; a status line shows its text."""
-
-    @property
-    def is_end(self) -> bool:
-        """Whether the work has ended."""
-        ...
-
-    def fitting(self, width: int) -> str:
-        """Return the text, in at most `width` characters if possible."""
-        ...
-
-
-def status_line() -> Callable[[_Status], None]:
+def status_line() -> Callable[[Progress], None]:
     """Return a function that shows a state on the standard error.
 
     On a terminal, each state is cut to one line and replaces the previous state.
@@ -108,7 +97,7 @@ def status_line() -> Callable[[_Status], None]:
     is_terminal = sys.stderr.isatty()
     shown_s = time.monotonic()
 
-    def show(status: _Status) -> None:
+    def show(status: Progress) -> None:
         nonlocal shown_s
         if is_terminal:
             # Erase to the end of the line: the state before may have been longer.
