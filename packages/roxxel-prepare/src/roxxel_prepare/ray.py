@@ -117,7 +117,6 @@ class RoxxelDatasink(Datasink[TaskShards]):
         self._filepath = os.fspath(filepath)
         fields = Fields(column or "", prompt, completion, document_id, chat=chat)
         self._recipe = Recipe(**arguments, exist=exist, fields=fields)
-        self._fields = fields
         self._min_bytes = min_bytes_per_write
         self._write: CorpusWrite | None = None
         self._job: WriteJob | None = None
@@ -137,7 +136,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
         """Check the columns and the corpus; called in the driver before the tasks."""
         kind, dtype = None, None
         if schema is not None:
-            kind, dtype = _kind_and_dtype(self._fields, schema)
+            kind, dtype = _kind_and_dtype(self._recipe.fields, schema)
         write = CorpusWrite(self._filepath, self._recipe, is_several=True)
         with ExitStack() as resources:
             resources.enter_context(write)
@@ -148,7 +147,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
                 )
             write.begin()
             write.recipe = write.recipe.decided(dtype, kind)
-            self._fields = write.recipe.fields
+            self._recipe = write.recipe
             digest, target = secrets.token_hex(6), write.place.target
             self._job = WriteJob(digest, target, write.recipe, write.tokenizer)
             self._write, self._resources = write, resources.pop_all()
@@ -157,7 +156,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
         """Write the rows of one task; called in a worker, perhaps more than once."""
         job = self._job
         assert job is not None  # noqa: S101 - `on_write_start` sets it
-        names = " and ".join(map(repr, self._fields.contents))
+        names = " and ".join(map(repr, self._recipe.fields.contents))
         what = f"column {names} in write task {ctx.task_idx}"
         place = Place.of(job.target)
         with ExitStack() as resources:
@@ -216,11 +215,11 @@ class RoxxelDatasink(Datasink[TaskShards]):
             table = accessors.for_block(block).to_arrow()
             if not table.num_rows:  # An empty block may have no columns.
                 continue
-            _kind_and_dtype(self._fields, table.schema)
-            columns = [table.column(name) for name in self._fields.names]
+            _kind_and_dtype(self._recipe.fields, table.schema)
+            columns = [table.column(name) for name in self._recipe.fields.names]
             for values in zip(*columns, strict=True):
-                document = _document(self._fields, values, what, row)
-                yield self._fields.row(document, what, row)
+                document = _document(self._recipe.fields, values, what, row)
+                yield self._recipe.fields.row(document, what, row)
                 row += 1
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from roxxel_store.files import draft_path, drafted_name, make_folder
 from roxxel_store.output import replace_file
+from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._spec.kept_tokenizer import (
@@ -118,7 +119,8 @@ class CorpusWrite:
     ) -> WriteSummary | None:
         """Return the summary of a corpus that `exist="keep"` keeps; None to write.
 
-        Needs no lock, so it works in a read-only folder.
+        If it was made from inputs, prints that it is kept. Needs no lock, so it works
+        in a read-only folder.
 
         Args:
             describe: Words the difference of the recorded arguments, if the caller has
@@ -147,9 +149,15 @@ class CorpusWrite:
                 'restore it, or use exist="replace"'
             )
         listed = self.place.listed(manifest)
-        return self.place.summary(
+        kept = self.place.summary(
             listed, self._started, fingerprint=manifest.fingerprint, kept=True
         )
+        if self.recipe.inputs is not None:
+            note(
+                f"kept {kept.num_tokens:,} tokens of {self.what}: the same command "
+                "made them from these inputs"
+            )
+        return kept
 
     def __enter__(self) -> Self:
         place, replaces = self.place, self.recipe.exist == "replace"
@@ -242,7 +250,8 @@ class CorpusWrite:
             )
         kept = self.kept()
         if kept is not None:
-            say_kept(self.what, kept, self.recipe, data)
+            if self.recipe.inputs is None:
+                say_kept(self.what, kept, self.recipe, data)
             return kept
         if self.is_one_file:
             return self._written_file(data, ending)

@@ -14,6 +14,7 @@ from roxxel_store.errors import reason_of
 from roxxel_store.screen import note
 
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._write.casting import (
     DocumentError,
     DocumentTypeError,
@@ -99,7 +100,7 @@ def intake_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Intake:
 
     Raises ValueError if that was another tokenizer.
     """
-    end, known = None, recipe.tokenizer_identity
+    end, known = None, tokenizer_identity(recipe.tokenizer_record)
     if tokenizer is not None and tokenizer.identity != known:
         raise ValueError(
             f"{tokenizer.name}: is {tokenizer.identity} here and now, but {known} "

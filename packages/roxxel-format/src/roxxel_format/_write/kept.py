@@ -90,12 +90,10 @@ def say_kept(what: str, kept: WriteSummary, recipe: Recipe, data: object) -> Non
     Warns if `data`, as given to the write, visibly differs from what was kept. The
     warning names the line in the user's program.
     """
-    size = f"kept {kept.num_tokens:,} tokens of {what}"
-    if recipe.inputs is not None:
-        line = f"{size}: the same command made them from these inputs"
-        note(line)
-        return
-    said = f'{size}; the documents given were not read (exist="replace" writes them)'
+    said = (
+        f"kept {kept.num_tokens:,} tokens of {what}; the documents given were not read "
+        '(exist="replace" writes them)'
+    )
     other = _other_data(data, kept, recipe)
     if other is None:
         note(said)

@@ -24,7 +24,7 @@ from roxxel_format._spec.layout import (
     metadata_json,
     shard_size_bound,
 )
-from roxxel_format._spec.tables import MIN_UNIT
+from roxxel_format._spec.tables import MIN_UNIT, tokenizer_identity
 from roxxel_format._write.rows import LOSS_MASK, Origin, Row, parse_id
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {}
-        for name in ("block_size", "max_shard_bytes", "vocab_size"):
+        for name in ("block_size", "max_shard_bytes", "vocab_size", "shuffle"):
             value = getattr(self, name)
             given[name] = None if value is None else as_integer(name, value)
         if self.pack is not None:
@@ -400,14 +400,6 @@ class Recipe:
         return self.max_shard_bytes is not None or self.exist == "append"
 
     @property
-    def tokenizer_identity(self) -> str | None:
-        """Name and hash of the tokenizer, which every machine must load."""
-        record = self.tokenizer_record
-        if record is None or record["hash"] is None:
-            return None if record is None else record["name"]
-        return f"{record['name']}@{record['hash']}"
-
-    @property
     def chooses(self) -> bool:
         """Whether the write leaves documents to another corpus."""
         return self.side is not None or self.lengths is not None
@@ -444,7 +436,7 @@ class Recipe:
             "max_shard_bytes": self.max_shard_bytes,
             "dtype": self.dtype,
             "vocab_size": self.vocab_size,
-            "tokenizer": self.tokenizer_identity,
+            "tokenizer": tokenizer_identity(self.tokenizer_record),
         }
         if isinstance(separator, bytes):
             recorded["separator"] = {"bytes": separator.hex()}
@@ -531,4 +523,6 @@ _DECIDED = ("tokenizer_record", "encoder", "tokenizer_file", "stored", "kind")
 
 def parse_separator(recorded: Any) -> Any:
     """Return a separator as it was given, from its record."""
-    return bytes.fromhex(recorded["bytes"]) if isinstance(recorded, dict) else recorded
+    if not isinstance(recorded, dict):
+        return recorded
+    return bytes.fromhex(cast("dict[str, str]", recorded)["bytes"])

@@ -127,7 +127,7 @@ def write_files(
         (3, 'uint16')
     """
     runner = runner_of(workers, ray)
-    _check_integers(("unit_bytes", unit_bytes, 1), ("shuffle", shuffle, None))
+    as_integer("unit_bytes", unit_bytes, 1)
     _check_choices(format, split)
     check_part(part)
     if isinstance(inputs, (str, os.PathLike)):
@@ -174,13 +174,6 @@ def write_files(
     ]
     say_empty(files)
     return written
-
-
-def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
-    """Raise an error for an argument that is not an integer, or below its minimum."""
-    for name, value, least in arguments:
-        if value is not None:
-            as_integer(name, value, least)
 
 
 def _check_choices(form: object, split: object) -> None:

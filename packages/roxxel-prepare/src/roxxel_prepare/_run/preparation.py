@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import CorpusWrite, NoDocumentsError, WriteJob
-from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
@@ -50,32 +49,14 @@ def prepare(
     unit_bytes: int = UNIT_BYTES,
     progress: Callable[[Progress], None] | None = None,
 ) -> WriteSummary | PartSummary:
-    """Write the documents of files into a corpus.
+    """Write the documents of files into one corpus; see `write_files`.
 
     If the tokenizer determines the separator, print on the standard error how documents
-    end.
+    end. With `part`, `commit_units` commits when all parts are done.
 
-    Args:
-        filepath: Path of the corpus; see `Roxxel`.
-        inputs: The files.
-        recipe: The arguments; a tokenizer is a path or a name.
-        runner: Writes the units. Default: processes of this machine.
-        part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
-            `commit_units` commits when all parts are done.
-        unit_bytes: Minimum size of the inputs of a unit.
-        progress: Called before the first unit, and when a unit ends.
-
-    Returns:
-        A summary of the shards that were written or kept, or of the part.
-
-    Raises:
-        FileExistsError: `exist` does not allow changing the corpus, or a preparation
-            with other inputs or arguments is not finished. Also for
-            `exist="keep"` if an input is a pipe or the standard input, because
-            neither can be compared with the inputs of the corpus.
-        OSError: A file cannot be read or written, or a worker process ended early.
-        ValueError: A document is invalid (the message names its file), or several
-            processes are requested, although only one can write.
+    Raises FileExistsError for `exist="keep"` if an input is a pipe or the standard
+    input, because neither can be compared with the inputs of the corpus. Raises
+    ValueError if several processes are requested, although only one can write.
     """
     metadata = {"source": inputs.source, **(recipe.metadata or {})}
     recipe = replace(recipe, metadata=metadata, inputs=inputs.recorded)
@@ -176,13 +157,7 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
             'be compared with its inputs; use exist="append" or exist="replace", or '
             "write elsewhere"
         )
-    kept = write.kept(describe)
-    if kept is not None:
-        note(
-            f"kept {kept.num_tokens:,} tokens of {write.what}: the same command made "
-            "them from these inputs"
-        )
-    return kept
+    return write.kept(describe)
 
 
 class _Preparation:

@@ -7,7 +7,7 @@ what the exit codes mean.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from roxxel_format import WriteArguments, WriteSummary
 from roxxel_format.writing import Fields, Recipe, Separator
@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
     from roxxel_format.scans import Scan
 
-# The command has an option for each of them but the metadata.
-_OF_EVERY_WRITE = WriteArguments.__optional_keys__ - {"metadata"}
+# The command has an option for each of them but the metadata and the progress.
+_OF_WRITE_FILES = {
+    *(write_files.__kwdefaults__ or ()),
+    *WriteArguments.__optional_keys__,
+}
 
 
 @interruptible("roxxel-prepare")
@@ -60,28 +63,15 @@ def _write(options: argparse.Namespace) -> int:
         return _show_units(options)
     if _divides_corpus(options):
         return split(options)
-    given = {name: vars(options)[name] for name in _OF_EVERY_WRITE}
+    given: Any = {
+        name: value for name, value in vars(options).items() if name in _OF_WRITE_FILES
+    }
     written = write_files(
         options.corpus,
         options.inputs,
-        format=options.format,
-        field=options.field,
-        prompt=options.prompt,
-        completion=options.completion,
-        chat=options.chat,
         document_id=options.id,
-        path=options.path,
-        exist=options.exist,
-        workers=options.workers,
-        ray=options.ray,
-        part=options.part,
-        unit_bytes=options.unit_bytes,
-        split=options.split,
-        bucket_by_length=options.bucket_by_length,
-        shuffle=options.shuffle,
-        skip_bad=options.skip_bad,
         progress=status_line(),
-        **cast("WriteArguments", given),
+        **given,
     )
     outputs = recipes_of(
         options.corpus, Recipe(), options.split, options.bucket_by_length
