@@ -88,11 +88,13 @@ def test_a_run_that_lacks_its_last_evaluation_is_not_complete(
     set_eval = ["--set", "trainer.eval_fn='tiny:evaluate'"]
     assert main(["train", str(config), *set_eval]) == 1
     assert "no room for the samples" in capsys.readouterr().err
+    assert RunFolder(tmp_path / "run").status == "ended with an error"
     (tmp_path / "has_room").touch()
 
     assert main(["train", str(config), *set_eval]) == 0
 
     assert "already complete" not in capsys.readouterr().out
+    assert RunFolder(tmp_path / "run").status == "complete"
     assert [row.get("value") for row in rows(tmp_path / "run", "eval")] == [2.0, 2.0]
     assert main(["train", str(config), *set_eval]) == 0
     assert "already complete: 6 steps" in capsys.readouterr().out

@@ -350,7 +350,8 @@ class RunFolder:
         """`running`, `complete`, `ended with an error` or `stopped`."""
         if self.is_running:
             return "running"
-        if self.total_steps is not None and self.step >= self.total_steps:
+        is_done = self.total_steps is not None and self.step >= self.total_steps
+        if is_done and not self.owes_evaluation:
             return "complete"
         is_error = self.ending.get("status") == "ended with an error"
         return "ended with an error" if is_error else "stopped"
