@@ -55,6 +55,18 @@ def test_record_names_the_data_and_stays(begun: Path) -> None:
     assert (record["version"], record["data"]["seed"]) == (1, 0)
 
 
+def test_a_run_whose_last_checkpoint_is_not_there_is_not_complete(begun: Path) -> None:
+    """A kill may come after the row of the last step and before its checkpoint."""
+    one = make(begun, checkpoint_every=1, max_to_keep=2)
+    one.run()
+    assert RunFolder(begun).status == "complete"
+
+    shutil.rmtree(begun / "checkpoints" / str(one.sampler.total_steps))
+
+    killed = RunFolder(begun)
+    assert (killed.status, killed.step) == ("stopped", one.sampler.total_steps)
+
+
 def test_a_start_names_settings_versions_command_and_devices(begun: Path) -> None:
     make(begun).run()
     started = RunFolder(begun).newest_start

@@ -61,7 +61,7 @@ def write_two(folder: Path) -> None:
         end(4, 9, "complete", 0.444),
         {**start(4, 10), "after": 1},
     )
-    for step in (2, 3):
+    for step in (2, 4):
         write_description(folder / "runs" / "done", step)
     write_run(
         folder / "runs" / "old" / "failed",
@@ -92,7 +92,7 @@ def test_runs_are_listed_with_the_newest_last(
 
     assert head.split()[:4] == ["run", "status", "step", "saved"]
     assert failed.split()[:5] == ["runs/old/failed", "ended", "with", "an", "error"]
-    assert done.split()[:4] == ["runs/done", "complete", "4/4", "3"]
+    assert done.split()[:4] == ["runs/done", "complete", "4/4", "4"]
     assert done.split()[4:7] == ["2.5000", "2.2500", "10,000"]
     assert done.split()[7] == "44%"
     assert done.endswith(" d")
@@ -108,7 +108,7 @@ def test_runs_are_listed_as_json(
     assert failed["loss"] is None
     assert failed["status"] == "ended with an error"
     assert (done["step"], done["total_steps"], done["eval_loss"]) == (4, 4, 2.25)
-    assert (done["saved_step"], failed["saved_step"]) == (3, None)
+    assert (done["saved_step"], failed["saved_step"]) == (4, None)
     assert done["time"] == at(9)
 
 

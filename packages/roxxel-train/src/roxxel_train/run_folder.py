@@ -350,7 +350,9 @@ class RunFolder:
         """`running`, `complete`, `ended with an error` or `stopped`."""
         if self.is_running:
             return "running"
-        is_done = self.total_steps is not None and self.step >= self.total_steps
+        # The next start continues from the newest checkpoint, not from the newest row.
+        done = self.step if self.saved_step is None else self.saved_step
+        is_done = self.total_steps is not None and done >= self.total_steps
         if is_done and not self.owes_evaluation:
             return "complete"
         is_error = self.ending.get("status") == "ended with an error"
