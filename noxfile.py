@@ -360,6 +360,8 @@ def bridges(session: nox.Session, framework: str) -> None:
     session.run(
         "pytest",
         tests,
+        # A test starts a trainer up to four times, which compiles each time.
+        *("-o", "faulthandler_timeout=3600"),
         *session.posargs,
         env={"KERAS_BACKEND": "jax", "HF_HUB_OFFLINE": "1"},
     )

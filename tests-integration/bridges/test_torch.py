@@ -29,7 +29,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 from .torch_ranks import (
     VOCABULARY,
     WRAPPERS,
-    curriculum_of,
     sampler_of,
     trained_weights,
 )
@@ -76,35 +75,42 @@ def test_a_rank_reads_its_own_rows(sampler: Sampler) -> None:
         assert_steps(loader, sampler, range(8), rows)
 
 
-def test_a_rank_moves_its_steps_and_digests_what_it_got() -> None:
+def check_rows(folder: Path, sampler: Sampler, num_steps: int) -> None:
+    """Check that the log of a run has the digest of each of its steps."""
+    _, *rows, end = map(json.loads, (folder / METRICS).read_text().splitlines())
+    digest = 0
+    for step, row in enumerate(rows):
+        digest = add_step(digest, step, batch_digest(sampler.batch(step)))
+        assert (row["step"], row["digest"]) == (step + 1, digest_text(digest))
+    assert (len(rows), end["kind"]) == (num_steps, "end")
+
+
+def test_a_rank_moves_its_steps_and_records_what_it_got(tmp_path: Path) -> None:
     curriculum = Curriculum(PositionReader(10_000), [Phase(4, 4, 9)])
     steps = StepIterator(curriculum, 3, fields=("tokens", "loss_mask"))
     ranks, whole = RankSteps(steps, num_workers=1), curriculum.sampler(3)
 
+    steps.log_to(tmp_path)
     found = iter(ranks)
     for step in range(2):
         inputs = next(found)["inputs"]
         assert steps.step == step + 1
-        assert ranks.digest(inputs) == batch_digest(whole.batch(step))
+        ranks.note(inputs)
     assert np.array_equal(ranks.first()["inputs"].numpy(), whole.batch(0)[:, :-1])
     assert steps.step == 2
     assert np.array_equal(next(found)["inputs"].numpy(), whole.batch(2)[:, :-1])
+    steps.close()
+    check_rows(tmp_path, whole, 2)
 
 
 def test_the_log_of_a_loop_has_the_digest_of_every_step(
     sampler: Sampler, tmp_path: Path
 ) -> None:
-    curriculum = curriculum_of()
-    with RunLog(tmp_path, curriculum, sampler) as log:
+    with RunLog(tmp_path, sampler) as log:
         for step, batch in enumerate(step_loader(sampler, num_workers=1)):
             log.record(step, batch, loss=2.5)
 
-    _, *rows, end = map(json.loads, (tmp_path / METRICS).read_text().splitlines())
-    digest = 0
-    for step, row in enumerate(rows):
-        digest = add_step(digest, step, batch_digest(sampler.batch(step)))
-        assert (row["step"], row["digest"]) == (step + 1, digest_text(digest))
-    assert end["status"] == "complete"
+    check_rows(tmp_path, sampler, sampler.total_steps)
 
 
 def test_fields_become_a_dict_of_tensors() -> None:

@@ -35,7 +35,7 @@ def test_digest_of_every_row_is_that_of_the_sampler(tmp_path: Path) -> None:
     curriculum = declared()
     sampler = curriculum.sampler(seed=3)
 
-    with RunLog(tmp_path, curriculum, sampler) as log:
+    with RunLog(tmp_path, sampler) as log:
         for step in range(sampler.total_steps):
             log.record(step, sampler.batch(step), loss=1.0 / (step + 1))
 
@@ -57,8 +57,8 @@ def test_ranks_that_hold_some_rows_each_give_the_same_log(tmp_path: Path) -> Non
     sampler = curriculum.sampler(seed=3)
 
     with (
-        RunLog(tmp_path / "whole", curriculum, sampler) as whole,
-        RunLog(tmp_path / "parts", curriculum, sampler) as parts,
+        RunLog(tmp_path / "whole", sampler) as whole,
+        RunLog(tmp_path / "parts", sampler) as parts,
     ):
         for step in range(sampler.total_steps):
             whole.record(step, sampler.batch(step))
@@ -80,14 +80,14 @@ def test_ranks_that_hold_some_rows_each_give_the_same_log(tmp_path: Path) -> Non
 def test_resumed_log_goes_on_from_a_state_and_its_digest(tmp_path: Path) -> None:
     curriculum = declared()
     sampler = curriculum.sampler(seed=3)
-    with RunLog(tmp_path, curriculum, sampler) as log:
+    with RunLog(tmp_path, sampler) as log:
         for step in range(2):
             log.record(step, sampler.batch(step))
         state = json.loads(json.dumps(log.state()))
         log.record(2, sampler.batch(2))  # after the checkpoint, so made again
     assert state == sampler.state(2)
 
-    with RunLog(tmp_path, curriculum, sampler, state=state) as resumed:
+    with RunLog(tmp_path, sampler, state=state) as resumed:
         assert resumed.step == 2
         for step in range(2, sampler.total_steps):
             resumed.record(step, sampler.batch(step))
@@ -106,7 +106,7 @@ def test_resumed_log_goes_on_from_a_state_and_its_digest(tmp_path: Path) -> None
 def test_log_is_refused_where_it_would_say_something_wrong(tmp_path: Path) -> None:
     curriculum = declared()
     sampler = curriculum.sampler(seed=3)
-    with RunLog(tmp_path, curriculum, sampler) as log:
+    with RunLog(tmp_path, sampler) as log:
         with pytest.raises(ValueError, match=r"\(2, 9\).*\(4, 9\)"):
             log.record(0, sampler.batch(0)[:2])
         with pytest.raises(ValueError, match="next step, which is 0"):
@@ -114,23 +114,23 @@ def test_log_is_refused_where_it_would_say_something_wrong(tmp_path: Path) -> No
         with pytest.raises(ValueError, match="either tokens or digest"):
             log.record(0, loss=1.0)
         with pytest.raises(BlockingIOError, match=METRICS):
-            RunLog(tmp_path, curriculum, sampler, state=log.state())
+            RunLog(tmp_path, sampler, state=log.state())
         log.record(0, sampler.batch(0))
         state = log.state()
 
     with pytest.raises(FileExistsError, match="state="):
-        RunLog(tmp_path, curriculum, sampler)
+        RunLog(tmp_path, sampler)
     with pytest.raises(ValueError, match="no row of step 2"):
-        RunLog(tmp_path, curriculum, sampler, state=sampler.state(2))
+        RunLog(tmp_path, sampler, state=sampler.state(2))
     for other in (declared("other").sampler(3), curriculum.sampler(4)):
         with pytest.raises(StateMismatch):
-            RunLog(tmp_path, curriculum, other, state=state)
+            RunLog(tmp_path, other, state=state)
 
 
 def test_log_of_another_past_is_not_gone_on_with(tmp_path: Path) -> None:
     curriculum = declared()
     sampler = curriculum.sampler(seed=3)
-    with RunLog(tmp_path, curriculum, sampler) as log:
+    with RunLog(tmp_path, sampler) as log:
         for step in range(3):
             log.record(step, sampler.batch(step))
     assert [recorded_state(tmp_path, step) for step in (1, 3)] == [
@@ -145,8 +145,8 @@ def test_log_of_another_past_is_not_gone_on_with(tmp_path: Path) -> None:
     for other, seed in ((declared("other"), 3), (curriculum, 4)):
         changed = other.sampler(seed)
         with pytest.raises(StateMismatch):
-            RunLog(tmp_path, other, changed, state=changed.state(3))
-    with RunLog(tmp_path, longer, longer.sampler(3), state=sampler.state(3)) as log:
+            RunLog(tmp_path, changed, state=changed.state(3))
+    with RunLog(tmp_path, longer.sampler(3), state=sampler.state(3)) as log:
         log.record(3, sampler.batch(3))
 
 
@@ -158,8 +158,7 @@ def test_a_run_that_begins_anew_gives_up_no_rows_of_another(tmp_path: Path) -> N
     def start(checkpoints: str, seed: int = 3) -> RunLog:
         of_seed = curriculum.sampler(seed)
         state = of_seed.state(0)
-        folders = tmp_path, curriculum, of_seed
-        return RunLog(*folders, state=state, checkpoints=checkpoints)
+        return RunLog(tmp_path, of_seed, state=state, checkpoints=checkpoints)
 
     start("saves/failed").close()  # before its first step, so it has no rows
     with start(saves) as log:
@@ -190,7 +189,7 @@ def test_error_of_the_loop_is_how_the_run_ended(tmp_path: Path) -> None:
     curriculum = declared()
     with (
         pytest.raises(OSError, match="gone"),
-        RunLog(tmp_path, curriculum, curriculum.sampler(3)),
+        RunLog(tmp_path, curriculum.sampler(3)),
     ):
         raise OSError("the disk is gone")
 

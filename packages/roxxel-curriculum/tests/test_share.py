@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
 from roxxel_curriculum.digest import batch_digest
-from roxxel_curriculum.run_log import METRICS, RunLog, StepLog
+from roxxel_curriculum.run_log import METRICS
 from roxxel_curriculum.share import (
     Share,
     check_length,
@@ -92,42 +92,51 @@ def test_a_state_of_another_run_is_refused() -> None:
         StepIterator(curriculum, 3, 0, 3)
 
 
-def test_the_log_of_an_iterator_begins_at_its_step(tmp_path: Path) -> None:
-    curriculum = curriculum_of([Phase(4, 2, 9)])
-    steps = StepIterator(curriculum, 3)
-    of_run = tmp_path, curriculum, steps.sampler
-    with RunLog(*of_run, state=steps.state()) as log:
-        for step in range(2):
-            log.record(step, next(steps)["tokens"])
-    with RunLog(*of_run, state=steps.state()) as log:
-        assert log.step == 2
-    lines = (tmp_path / METRICS).read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 2, 2, 2]
-
-
 def rows_of(folder: Path) -> list[Any]:
     lines = (folder / METRICS).read_text().splitlines()
     found = [json.loads(line) for line in lines]
     return [(row["step"], row.get("loss")) for row in found if row["kind"] == "train"]
 
 
-def test_a_row_waits_for_what_is_told_late(tmp_path: Path) -> None:
+def logged(folder: Path) -> StepIterator:
     steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
-    log = StepLog(tmp_path, steps)
-    log.begin()
+    steps.log_to(folder)
+    return steps
+
+
+def test_a_row_waits_for_what_is_told_late(tmp_path: Path) -> None:
+    steps = logged(tmp_path)
     for step in range(3):
         tokens = next(steps)["tokens"]
-        log.note(step, digest=partial(batch_digest, tokens))
-        log.write(step)
-        log.note(step, loss=np.float32(step))
+        steps.note(digest=partial(batch_digest, tokens))
+        steps.write(step)
+        steps.note(loss=np.float32(step))
     assert rows_of(tmp_path) == [(1, 0.0), (2, 1.0)]
 
-    log.note(3, digest=batch_digest(next(steps)["tokens"]))
-    log.sync(4)  # as before a checkpoint that comes before the loss
-    log.note(3, loss=2.5)
-    log.close(4)
+    steps.note(3, digest=batch_digest(next(steps)["tokens"]))
+    steps.state()  # for a checkpoint that comes before the loss
+    steps.note(3, loss=2.5)
+    steps.close()
 
     assert rows_of(tmp_path) == [(1, 0.0), (2, 1.0), (3, 2.0), (4, None)]
+
+
+def test_a_restored_iterator_continues_its_log(tmp_path: Path) -> None:
+    steps, states = logged(tmp_path), list[Any]()
+    for batch in steps:
+        steps.note(digest=batch_digest(batch["tokens"]))
+        states.append(steps.state())
+    steps.close()
+
+    resumed = StepIterator(steps.curriculum, 3)
+    resumed.restore(states[1])
+    for _ in range(2):  # the second call finds the log open
+        resumed.log_to(tmp_path)
+    for batch in resumed:
+        resumed.note(digest=batch_digest(batch["tokens"]))
+    resumed.close()
+
+    assert [step for step, _ in rows_of(tmp_path)] == [1, 2, 3, 4, 3, 4]
 
 
 def test_steps_that_are_written_at_once_took_their_own_time(
@@ -135,13 +144,11 @@ def test_steps_that_are_written_at_once_took_their_own_time(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
-    log = StepLog(tmp_path, steps)
-    log.begin()
-    for step in range(4):
+    steps = logged(tmp_path)
+    for batch in steps:
         clock[0] += 2.0
-        log.note(step, digest=batch_digest(next(steps)["tokens"]))
-    log.close(4)
+        steps.note(digest=batch_digest(batch["tokens"]))
+    steps.close()
 
     lines = (tmp_path / METRICS).read_text().splitlines()[1:-1]
     assert [json.loads(line)["step_s"] for line in lines] == [2.0] * 4
@@ -149,12 +156,10 @@ def test_steps_that_are_written_at_once_took_their_own_time(
 
 
 def test_a_step_that_failed_has_no_row(tmp_path: Path) -> None:
-    steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
-    log = StepLog(tmp_path, steps)
-    log.begin()
+    steps = logged(tmp_path)
     for step in range(2):
-        log.note(step, digest=batch_digest(next(steps)["tokens"]))
-    log.close(1, RuntimeError())
+        steps.note(step, digest=batch_digest(next(steps)["tokens"]))
+    steps.close(RuntimeError())
 
     assert rows_of(tmp_path) == [(1, None)]
     assert "ended with an error" in (tmp_path / METRICS).read_text()
@@ -162,11 +167,12 @@ def test_a_step_that_failed_has_no_row(tmp_path: Path) -> None:
 
 def test_one_process_writes_and_the_others_need_no_case(tmp_path: Path) -> None:
     steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
-    for log in (StepLog(tmp_path, steps, writes=False), StepLog(None, steps)):
-        log.begin()
-        log.note(0, digest=0)
-        log.sync(1)
-        log.close(1)
+    steps.log_to(tmp_path, writes=False)
+    steps.log_to(None)
+    next(steps)
+    steps.note(digest=0)
+    steps.state()
+    steps.close()
 
     assert not [*tmp_path.iterdir()]
 

@@ -24,7 +24,6 @@ CONFIG = {
     "checkpoint_dir": "out/run/checkpoints",
     "dataset_type": "grain",
     "enable_rampup_batch_size": False,
-    "expansion_factor_real_data": -1,
     "global_batch_size_to_train_on": 4,
     "global_batch_size_to_eval_on": 4,
     "gradient_accumulation_steps": 1,
@@ -48,6 +47,14 @@ class StandIn:
         return next(self.local_iterator)
 
 
+def iterate(trained: Any) -> Any:
+    """Stand for an iteration of MaxText, which saves before it tells the loss."""
+    next(trained)
+    if trained.steps.steps.step == 2:
+        trained.steps.get_state()
+    return {"scalar": {"learning/loss": 2.5}}
+
+
 @pytest.fixture
 def interface(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stand for the modules of MaxText."""
@@ -58,8 +65,7 @@ def interface(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     modules = {name: ModuleType(f"maxtext{name}") for name in names}
     vars(modules[names[-2]])["MultiHostDataLoadIterator"] = StandIn
-    loop = {"scalar": {"learning/loss": 2.5}}
-    vars(modules[names[-3]])["training_loop_iteration"] = lambda *_: loop
+    vars(modules[names[-3]])["training_loop_iteration"] = iterate
     for module in modules.values():
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return modules[names[-1]]
@@ -148,11 +154,8 @@ def test_the_log_has_what_the_devices_hold_and_waits_for_its_loss(
     maxtext.feed(curriculum_of(corpus), seed=3, record=tmp_path / "log")
     trained, _ = iterators(interface)
     training: Any = sys.modules["maxtext.trainers.pre_train.train"]
-    for step in range(5):
-        next(trained)
-        if step == 1:
-            trained.steps.get_state()  # MaxText saves before it knows the loss
-        training.training_loop_iteration()
+    for _ in range(5):
+        training.training_loop_iteration(trained)
 
     log = tmp_path / "log" / METRICS
     rows = [json.loads(line) for line in log.read_text().splitlines()][1:]
@@ -166,6 +169,21 @@ def test_the_log_has_what_the_devices_hold_and_waits_for_its_loss(
         assert row["digest"] == digest_text(digest)
 
 
+def test_a_log_that_cannot_go_on_ends_the_run_with_its_error(
+    interface: Any, corpus: Roxxel, tmp_path: Path
+) -> None:
+    training: Any = sys.modules["maxtext.trainers.pre_train.train"]
+    maxtext.feed(curriculum_of(corpus), record=tmp_path / "log")
+    first, _ = iterators(interface)
+    training.training_loop_iteration(first)
+    first.steps.steps.close()
+    other, _ = iterators(interface, checkpoint_dir="out/other")
+
+    # Not from the iterator, of which MaxText would say that its data has ended.
+    with pytest.raises(FileExistsError, match="out/run/checkpoints"):
+        training.training_loop_iteration(other)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -175,7 +193,6 @@ def test_the_log_has_what_the_devices_hold_and_waits_for_its_loss(
         ({"steps": 6}, "set steps to 5"),
         ({"dataset_type": "hf"}, "dataset_type=grain"),
         ({"enable_rampup_batch_size": True}, "enable_rampup_batch_size"),
-        ({"expansion_factor_real_data": 2}, "expansion_factor_real_data=2"),
         ({"eval_interval": 1}, "held_out"),
     ],
 )

@@ -416,7 +416,7 @@ def record(
     corpus, mix = Roxxel(folder / web), Roxxel(folder / f"{code}.rox")
     curriculum = Curriculum(corpus, phases, {"code": mix}, **options)
     sampler = curriculum.sampler(seed, fields=FIELDS)
-    with RunLog(run, curriculum, sampler) as log:
+    with RunLog(run, sampler) as log:
         for step, loss in enumerate(losses):
             log.record(step, sampler.batch(step)["tokens"], loss=loss)
     return run

@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
     """A run of eight steps, of which a loop has trained four."""
     curriculum = declared(tmp_path)
     sampler = curriculum.sampler(seed=3)
-    with RunLog(tmp_path / "run", curriculum, sampler) as log:
+    with RunLog(tmp_path / "run", sampler) as log:
         for step in range(TRAINED):
             log.record(step, sampler.batch(step), loss=3.0 - step / 4)
     return tmp_path / "run"
@@ -105,11 +105,11 @@ def test_checkpoints_of_the_loop_beside_the_log_change_no_answer(
 def test_result_of_a_resumed_loop_has_every_step_once(tmp_path: Path) -> None:
     curriculum = declared(tmp_path)
     sampler = curriculum.sampler(seed=3)
-    with RunLog(tmp_path / "run", curriculum, sampler) as log:
+    with RunLog(tmp_path / "run", sampler) as log:
         log.record(0, sampler.batch(0))
         state = log.state()
         log.record(1, sampler.batch(1))
-    with RunLog(tmp_path / "run", curriculum, sampler, state=state) as log:
+    with RunLog(tmp_path / "run", sampler, state=state) as log:
         for step in range(log.step, sampler.total_steps):
             log.record(step, sampler.batch(step))
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import modules_of
 
-from roxxel_curriculum.run_log import StepLog
 from roxxel_curriculum.share import check_length
 from roxxel_curriculum.steps import StepIterator
 from roxxel_curriculum.torch import RankSteps
@@ -81,10 +80,11 @@ class StepLoader(_loading.DataLoaderBase):
             curriculum, seed, dp_rank, dp_world_size, fields=fields
         )
         self.ranks = RankSteps(self.steps, num_workers)
+        rows, length = self.steps.sampler.shape(0)
         _loading.DataLoaderBase.__init__(
             self,
             work_dir=work_dir,
-            global_batch_size=self.global_batch_size,
+            global_batch_size=rows * (length - 1),  # OLMo-core shows this number
             dp_world_size=dp_world_size,
             dp_rank=dp_rank,
         )
@@ -95,15 +95,14 @@ class StepLoader(_loading.DataLoaderBase):
         """Number of steps of the run."""
         return self.steps.sampler.total_steps
 
-    @property
-    def global_batch_size(self) -> int:
-        """Tokens of the first step over all ranks; OLMo-core shows this number."""
-        rows, length = self.steps.sampler.shape(0)
-        return rows * (length - 1)
-
-    @global_batch_size.setter
+    @_loading.DataLoaderBase.global_batch_size.setter
     def global_batch_size(self, _: int) -> None:
-        # OLMo-core's own setter would count the batches anew, and lose the step.
+        """Tokens of the first step over all ranks, as OLMo-core shows them.
+
+        Raises:
+            ValueError: Always. OLMo-core's own setter would count the batches anew, and
+                lose the step.
+        """
         raise ValueError(
             "the phases of the curriculum say how large each batch is; leave "
             "OLMo-core's batch size scheduler out"
@@ -174,10 +173,6 @@ class StepRecorder(_callbacks.Callback):
 
     folder: str = ""
 
-    def __post_init__(self) -> None:
-        """Start without a log: `pre_train` opens it."""
-        self._log = StepLog()
-
     def pre_train(self) -> None:
         """Open the log at the step of the restored checkpoint.
 
@@ -195,36 +190,28 @@ class StepRecorder(_callbacks.Callback):
         longest = getattr(trainer.train_module, "max_sequence_length", None)
         if longest is not None:
             check_length(loader.steps.sampler, "max_sequence_length", longest)
-        loader.steps.step = loader.batches_processed
         is_alone = not _distributed.is_initialized()
-        self._log = StepLog(
+        loader.steps.log_to(
             self.folder,
-            loader.steps,
             checkpoints=str(trainer.save_folder),
             writes=is_alone or _distributed.get_rank() == 0,
         )
-        self._log.begin()
 
     def pre_step(self, batch: Mapping[str, Any]) -> None:
         """Record the digest of what the trainer got."""
-        ranks: RankSteps = self.trainer.data_loader.ranks
-        self._log.note(self.step - 1, digest=ranks.digest(batch["input_ids"]))
+        self.trainer.data_loader.ranks.note(batch["input_ids"])
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the rows up to a step; OLMo-core hands over several at once."""
         if "train/CE loss" in metrics:
-            self._log.note(step - 1, loss=metrics["train/CE loss"])
-            self._log.write(step)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Flush the rows to the disk, before a checkpoint holds the loader's state."""
-        self._log.sync(self.step)
-        return {}
+            steps: StepIterator = self.trainer.data_loader.steps
+            steps.note(step - 1, loss=metrics["train/CE loss"])
+            steps.write(step)
 
     def on_error(self, exc: BaseException) -> None:
         """Close the log with the error. The step that failed has no row."""
-        self._log.close(self.step - 1, exc)
+        self.trainer.data_loader.steps.close(exc)
 
     def close(self) -> None:
         """Close the log."""
-        self._log.close(self.step)
+        self.trainer.data_loader.steps.close()

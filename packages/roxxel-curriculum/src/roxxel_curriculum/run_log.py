@@ -15,10 +15,9 @@ import time
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from roxxel_format import Roxxel
 from roxxel_store.files import make_folder
 from roxxel_store.lines import LineFile, LinePosition, json_line
 from roxxel_store.records import find_object
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_curriculum.curriculum import Curriculum
     from roxxel_curriculum.sampler import Sampler
-    from roxxel_curriculum.steps import StepIterator
 
 METRICS = "metrics.jsonl"
 """The log's name in the folder of a run."""
@@ -83,8 +80,7 @@ class RunLog:
     Args:
         folder: Folder of the log. It holds no log yet, or the log of a run that a
             `RunLog` began. Your loop may keep its checkpoints there too.
-        curriculum: What the run reads.
-        sampler: The sampler of this curriculum that feeds your loop.
+        sampler: The sampler that feeds your loop.
         state: `Sampler.state` of the checkpoint from which your loop resumes; None for
             a new run. The log continues after its row of that step.
         checkpoints: Where your loop keeps its checkpoints. A run that begins anew, with
@@ -106,7 +102,7 @@ class RunLog:
         >>> from roxxel_curriculum.testing import PositionReader
         >>> curriculum = Curriculum(PositionReader(999), [Phase(2, 2, 8)])
         >>> sampler = curriculum.sampler(seed=0)
-        >>> with RunLog("runs/torch", curriculum, sampler) as log:
+        >>> with RunLog("runs/torch", sampler) as log:
         ...     for step in range(log.step, sampler.total_steps):
         ...         batch = sampler.batch(step)
         ...         log.record(step, batch, loss=2.5)
@@ -117,7 +113,6 @@ class RunLog:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        curriculum: Curriculum,
         sampler: Sampler,
         *,
         state: Mapping[str, Any] | None = None,
@@ -149,7 +144,7 @@ class RunLog:
             raise
         self._file.begin()
         row = {
-            **start_fields(self.step, sampler, curriculum),
+            **start_fields(self.step, sampler),
             "command": sys.argv,
             "checkpoints": checkpoints,
         }
@@ -253,115 +248,6 @@ class RunLog:
             raise self._file.failure
 
 
-class StepLog:
-    """The log of a run whose trainer reports digest and loss of a step separately.
-
-    Every process makes this object, and one of them writes. A row waits until `write`,
-    `sync` or `close` says that it is complete.
-
-    Args:
-        folder: As for `RunLog`; None for no log.
-        steps: The `StepIterator` that feeds the trainer.
-        checkpoints: As for `RunLog`.
-        writes: Whether this process writes the log.
-
-    Example:
-        >>> from roxxel_curriculum import Curriculum, Phase
-        >>> from roxxel_curriculum.digest import batch_digest
-        >>> from roxxel_curriculum.steps import StepIterator
-        >>> from roxxel_curriculum.testing import PositionReader
-        >>> steps = StepIterator(Curriculum(PositionReader(999), [Phase(2, 2, 8)]))
-        >>> log = StepLog("runs/late", steps)
-        >>> log.begin()
-        >>> for step, batch in enumerate(steps):
-        ...     log.note(step, digest=batch_digest(batch["tokens"]))
-        ...     log.note(step, loss=2.5)
-        ...     log.write(step + 1)
-        >>> log.close(2)
-    """
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        steps: StepIterator | None = None,
-        *,
-        checkpoints: str | None = None,
-        writes: bool = True,
-    ) -> None:
-        self._folder = folder if writes else None
-        self._steps, self._checkpoints = steps, checkpoints
-        self._log: RunLog | None = None
-        self._noted: dict[int, tuple[float, dict[str, Any]]] = {}
-
-    def begin(self) -> None:
-        """Open the log after its row of the steps done, unless it is open.
-
-        Raises:
-            ValueError: The log has no such row.
-            StateMismatch: The log belongs to another curriculum, corpus or seed.
-            FileExistsError: The log belongs to a run with other checkpoints, and this
-                run begins anew.
-            BlockingIOError: Another program writes the log.
-        """
-        steps = self._steps
-        if self._folder is not None and steps is not None and self._log is None:
-            self._log = RunLog(
-                self._folder,
-                steps.curriculum,
-                steps.sampler,
-                state=steps.state(),
-                checkpoints=self._checkpoints,
-            )
-
-    def note(self, step: int, **values: Any) -> None:
-        """Record what is known of a step, unless its row is written.
-
-        Args:
-            step: Number of the batch, from 0.
-            values: `digest`, the whole batch's digest or a function that returns it;
-                and numbers such as `loss`, which may still be on a device.
-        """
-        if self._log is not None and step >= self._log.step:
-            # A trainer may tell of several steps at once what it knows of their end.
-            self._noted.setdefault(step, (time.perf_counter(), {}))[1].update(values)
-
-    def write(self, stop: int) -> None:
-        """Append the rows of all recorded steps before `stop`.
-
-        Raises:
-            ValueError: A step has no digest, or is not the next one.
-            OSError: A row cannot be written.
-        """
-        while self._log is not None and self._noted and self._log.step < stop:
-            step = min(self._noted)
-            at_s, values = self._noted.pop(step)
-            digest: Any = values.pop("digest", None)
-            whole = cast("int", digest() if callable(digest) else digest)
-            numbers = {name: float(value) for name, value in values.items()}
-            self._log.record(step, digest=whole, at_s=at_s, **numbers)
-
-    def sync(self, stop: int) -> None:
-        """Flush the rows before `stop` to the disk, before a checkpoint of this step.
-
-        Raises the errors of `write`.
-        """
-        self.write(stop)
-        if self._log is not None:
-            self._log.state()
-
-    def close(self, stop: int, error: BaseException | None = None) -> None:
-        """Append the rows before `stop`, and how the run ended, and close the file.
-
-        Raises the errors of `write`.
-        """
-        try:
-            self.write(stop)
-        finally:
-            if self._log is not None:
-                self._log.close(error)
-                self._log = None
-
-
 def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
     """Return the state of the sampler at a step of a recorded run.
 
@@ -380,7 +266,7 @@ def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
         >>> from roxxel_curriculum.testing import PositionReader
         >>> curriculum = Curriculum(PositionReader(999), [Phase(2, 2, 8)])
         >>> sampler = curriculum.sampler(seed=0)
-        >>> with RunLog("runs/levanter", curriculum, sampler) as log:
+        >>> with RunLog("runs/levanter", sampler) as log:
         ...     log.record(0, sampler.batch(0))
         >>> recorded_state("runs/levanter", 1) == sampler.state(1)
         True
@@ -463,16 +349,14 @@ def linked(row: Mapping[str, Any], past: LinePosition | None) -> dict[str, Any]:
     return {"kind": START, **row, **place}
 
 
-def start_fields(
-    step: int, sampler: Sampler, curriculum: Curriculum, seconds: float = 0.0
-) -> dict[str, Any]:
+def start_fields(step: int, sampler: Sampler, seconds: float = 0.0) -> dict[str, Any]:
     """Return the fields of every start's row, after a restore that took `seconds`.
 
     Example:
         >>> from roxxel_curriculum import Curriculum, Phase
         >>> from roxxel_curriculum.testing import PositionReader
         >>> curriculum = Curriculum(PositionReader(999), [Phase(2, 2, 8)])
-        >>> start_fields(0, curriculum.sampler(0), curriculum)["total_steps"]
+        >>> start_fields(0, curriculum.sampler(0))["total_steps"]
         2
     """
     return {
@@ -480,7 +364,10 @@ def start_fields(
         "time": _now(),
         "total_steps": sampler.total_steps,
         "seconds": round(seconds, 3),
-        "data": _data_record(sampler, curriculum),
+        "data": {
+            "sources": sampler.paths,
+            "state": sampler.state(sampler.total_steps),
+        },
     }
 
 
@@ -507,23 +394,6 @@ def fed_fields(sampler: Sampler, step: int) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
-    """Return the fields of a start's row about its data.
-
-    The path of a source is absolute, a list of paths, or a URL; None if the reader of
-    the source is not a `Roxxel`.
-    """
-    primary = curriculum.primary_streamer
-    readers = {curriculum.primary: primary, **curriculum.mix_streamers}
-    return {
-        "sources": {
-            name: reader.filepath if isinstance(reader, Roxxel) else None
-            for name, reader in readers.items()
-        },
-        "state": sampler.state(sampler.total_steps),
-    }
 
 
 def _rows_by_source(sampler: Sampler, step: int) -> dict[str, int]:

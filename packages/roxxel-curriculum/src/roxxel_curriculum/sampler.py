@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
+from roxxel_format import Roxxel
 from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._bind.fields import (
@@ -464,6 +465,17 @@ class Sampler(Generic[Batch_co]):
         """
         ranges = (reader.token_range_seen for reader in self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
+
+    @property
+    def paths(self) -> dict[str, str | tuple[str, ...] | None]:
+        """The path of each source, by name: absolute, several of them, or a URL.
+
+        None for a source whose reader is not a `Roxxel`.
+        """
+        return {
+            name: reader.filepath if isinstance(reader, Roxxel) else None
+            for name, reader in zip(self.source_names, self._readers, strict=True)
+        }
 
     @property
     def unread_masks(self) -> str | None:

@@ -201,7 +201,7 @@ def _ints(tensor: Any) -> list[int]:
 class RankSteps:
     """The columns of the steps to come, for one rank of a trainer, and their digests.
 
-    It moves its `StepIterator` along: one step for each item.
+    It moves its `StepIterator` along, one step for each item, and writes in its log.
 
     Args:
         steps: The `StepIterator` of this rank, with `tokens` and `loss_mask`.
@@ -236,8 +236,8 @@ class RankSteps:
         del columns["last"]
         return columns
 
-    def digest(self, inputs: Any) -> int:
-        """Return the digest of the newest step; all ranks call this method together.
+    def note(self, inputs: Any) -> None:
+        """Record the digest of the newest step; all ranks call this method together.
 
         Args:
             inputs: The rows of this rank as its trainer received them, without the
@@ -249,7 +249,7 @@ class RankSteps:
             self._group = distributed.new_group(backend="gloo")
         tokens = _torch.cat([inputs.cpu(), self._last], 1)
         first = self._steps.share.rows(self._steps.step - 1).start
-        return gather_digest(tokens, first, self._group)
+        self._steps.note(digest=gather_digest(tokens, first, self._group))
 
     def _loader(self, *steps: int, num_workers: int = 0) -> Any:
         share = self._steps.share

@@ -15,12 +15,12 @@ import json
 import sys
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from roxxel_store import modules_of
 from roxxel_store.records import find_object
 
-from roxxel_curriculum.run_log import StepLog
 from roxxel_curriculum.share import check_length, check_parts, check_steps
 from roxxel_curriculum.steps import StepIterator
 from roxxel_curriculum.torch import RankSteps
@@ -109,14 +109,6 @@ class _StepLoader(_loading.BaseDataLoader):
         self.steps.restore(find_object(state_dict["data"]) or {})
 
 
-@dataclass(kw_only=True, slots=True)
-class _Made(_loading.BaseDataLoader.Config):
-    make: Any = None
-
-    def build(self, **arguments: Any) -> _StepLoader:
-        return self.make(**arguments)
-
-
 _Object: Any = object
 
 
@@ -128,45 +120,36 @@ class _StepTraining(_Object):
     workers: ClassVar[int]
 
     def __init__(self, config: Any) -> None:
-        make = partial(self._loader, config.training.steps)
+        # The config cannot hold the loader: torchtitan makes a command line of it.
+        made = SimpleNamespace(build=self._loader, to_dict=dict)
         trainer: Any = super()
-        trainer.__init__(replace(config, dataloader=_Made(make=make)))
+        trainer.__init__(replace(config, dataloader=made))
         # In a pipeline, the ranks of one stage know the loss; the first of them writes.
         dims = self.parallel_dims
         has_loss = self.pp_has_last_stage if dims.pp_enabled else True
         rank = _torch.distributed.get_rank() % (dims.world_size // dims.pp)
-        self._log = StepLog(
-            self.folder,
-            self.dataloader.steps,
-            checkpoints=f"{config.dump_folder}/{config.checkpoint.folder}",
-            writes=rank == 0 and has_loss,
+        saved_in = f"{config.dump_folder}/{config.checkpoint.folder}"
+        steps, log = self.dataloader.steps, self.metrics_processor.log
+        writes = rank == 0 and has_loss
+        self._open_log = partial(
+            steps.log_to, self.folder, checkpoints=saved_in, writes=writes
         )
-        log: Any = self.metrics_processor.log
 
         def log_noted(step: int, loss: float, *rest: Any, **more: Any) -> None:
-            self._log.note(step - 1, loss=loss)  # torchtitan counts from 1
+            steps.note(loss=loss)
             log(step, loss, *rest, **more)
 
         self.metrics_processor.log = log_noted
 
-    def _loader(
-        self,
-        num_steps: int,
-        *,
-        dp_rank: int,
-        dp_world_size: int,
-        seq_len: int,
-        **_: Any,
-    ) -> _StepLoader:
+    def _loader(self, *, dp_rank: int, dp_world_size: int, **_: Any) -> _StepLoader:
         steps = self.steps_of(dp_rank, dp_world_size)
-        check_length(steps.sampler, "training.seq_len", seq_len)
-        check_steps(steps.sampler, "training.steps", num_steps)
+        settings = self.config.training
+        check_length(steps.sampler, "training.seq_len", settings.seq_len)
+        check_steps(steps.sampler, "training.steps", settings.steps)
         parts = self.gradient_accumulation_steps
         parts *= self.num_pipeline_parallel_microbatches
-        of_all = (
-            "micro batches of an update (raise training.local_batch_size for fewer)"
-        )
-        check_parts(steps.sampler, parts * dp_world_size, of_all)
+        of_update = "micro batches of an update (raise training.local_batch_size)"
+        check_parts(steps.sampler, parts * dp_world_size, of_update)
         return _StepLoader(steps, parts, self.workers)
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:
@@ -174,20 +157,14 @@ class _StepTraining(_Object):
         if self.folder is None:
             trainer.train_step(data_iterator)
             return
-        self._log.begin()
-        taken, loader = list[Any](), self.dataloader
+        self._open_log()
+        taken = list[Any]()
         trainer.train_step(_noted(data_iterator, taken))
-        step = loader.steps.step
-        self._log.note(step - 1, digest=loader.ranks.digest(_torch.cat(taken)))
-        self._log.write(step)
-
-    def state_dict(self) -> dict[str, Any]:
-        self._log.sync(self.dataloader.steps.step)
-        trainer: Any = super()
-        return trainer.state_dict()
+        self.dataloader.ranks.note(_torch.cat(taken))
+        self.dataloader.steps.write()
 
     def close(self) -> None:
-        self._log.close(0, sys.exception())  # the rows of all steps are written
+        self.dataloader.steps.close(sys.exception())
         trainer: Any = super()
         trainer.close()
 

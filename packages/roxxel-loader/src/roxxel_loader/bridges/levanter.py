@@ -16,8 +16,8 @@ levanter's checkpoints hold only the number of steps. So each start reads the lo
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 from roxxel_curriculum.digest import batch_digest, from_halves, sum_digests, to_halves
-from roxxel_curriculum.run_log import StepLog, recorded_state
+from roxxel_curriculum.run_log import recorded_state
 from roxxel_curriculum.share import check_length, step_of_row
 from roxxel_curriculum.steps import StepIterator
 from roxxel_store import modules_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from roxxel_curriculum import Curriculum
+    from roxxel_curriculum import Curriculum, Sampler
 
 __all__ = ["feed"]
 
@@ -75,31 +75,33 @@ def feed(
             processes read there on which data the checkpoint was trained.
 
     Raises:
-        ValueError: `trainer.id` is missing, the model has no positions for the longest
-            phase, or the log lacks the step of the checkpoint.
+        ValueError: `trainer.id` is missing, the trainer begins with another run's
+            state, the model has no positions for the longest phase, or the log lacks
+            the step of the checkpoint.
         StateMismatch: The log belongs to other data, another seed or another past.
 
     Example:
         >>> train_lm.main(feed(config, curriculum, record="r"))  # doctest: +SKIP
     """
     trainer = config.trainer
-    if trainer.id is None:
+    if trainer.id is None or trainer.initialize_from:
         raise ValueError(
-            "trainer.id is None, so every start would be a run of its own; set it"
+            "a run goes on from the newest checkpoint of its trainer.id, so set "
+            "trainer.id, and leave trainer.initialize_from out"
         )
     steps = StepIterator(curriculum, seed, fields=_FIELDS)
     paths = trainer.checkpoint_search_paths(trainer.id)
     found = _checkpoint.discover_checkpoint_candidates(*paths)
     if found and trainer.load_checkpoint is not False:
         steps.restore(recorded_state(record, found[-1].step + 1))  # its last step
-    check_length(steps.sampler, "max_seq_len", config.model.max_seq_len, over=0)
-    phases = steps.sampler.phases
+    sampler, phases = steps.sampler, steps.sampler.phases
+    check_length(sampler, "max_seq_len", config.model.max_seq_len, over=0)
     rest = [phase for phase in phases if phase.stop > steps.step] or phases[-1:]
     length = rest[0].seq_len
     *_, last = takewhile(lambda phase: phase.seq_len == length, rest)
-    rows = _Rows(steps, length, last.stop)
+    rows = _Rows(sampler, length, last.stop)
     saved_in = trainer.checkpointer.expanded_path(trainer.id)
-    recorder = _Record(partial(_Recorder, rows, record, saved_in))
+    recorder = _Recorder(steps, rows, record, saved_in)
     trackers = trainer.tracker
     trackers = trackers if isinstance(trackers, tuple) else (trackers,)
     base: Any = type(config.data)
@@ -111,20 +113,12 @@ def feed(
             return _text.NamedLmDataset(rows, Pos)
 
     data = {each.name: getattr(config.data, each.name) for each in fields(config.data)}
-    schedule = [
-        _schedule.ScheduleStep(phase.start, phase.batch_size) for phase in phases
-    ]
-    return replace(
-        config,
-        data=Data(**data),
-        train_seq_len=length,
-        trainer=replace(
-            trainer,
-            train_batch_size=schedule,
-            num_train_steps=steps.sampler.total_steps,
-            tracker=(*trackers, recorder),
-        ),
+    sizes = [_schedule.ScheduleStep(each.start, each.batch_size) for each in phases]
+    total, all_trackers = sampler.total_steps, (*trackers, recorder)
+    trainer = replace(
+        trainer, train_batch_size=sizes, num_train_steps=total, tracker=all_trackers
     )
+    return replace(config, data=Data(**data), train_seq_len=length, trainer=trainer)
 
 
 class _Rows(_dataset.AsyncDataset):
@@ -133,50 +127,39 @@ class _Rows(_dataset.AsyncDataset):
     It notes the digests of the rows it hands out, by step and row.
     """
 
-    def __init__(self, steps: StepIterator, length: int, stop: int) -> None:
-        self.steps, self._length = steps, length
-        self.digests: dict[int, dict[int, int]] = {}
-        self._stop = stop
+    def __init__(self, sampler: Sampler, length: int, stop: int) -> None:
+        self._sampler, self._length, self._stop = sampler, length, stop
+        self._digests: dict[int, dict[int, int]] = {}
 
     def is_finite(self) -> bool:
         return True
 
     async def async_len(self) -> int:
-        phases = [each for each in self.steps.sampler.phases if each.start < self._stop]
+        phases = [each for each in self._sampler.phases if each.start < self._stop]
         return sum(phase.steps * phase.batch_size for phase in phases)
 
     async def get_batch(self, indices: Sequence[int]) -> Sequence[Any]:
-        made, by_step = dict[int, Any](), dict[int, dict[int, int]]()
-        for index in indices:
-            step, row = step_of_row(self.steps.sampler, index)
-            by_step.setdefault(step, {})[row] = index
-        for step, wanted in by_step.items():
-            rows = self._read(step, [*wanted])
-            for at, index in enumerate(wanted.values()):
-                made[index] = _example(*(rows[field][at] for field in _FIELDS))
-        return [made[index] for index in indices]
+        made = list[Any]()
+        places = [step_of_row(self._sampler, index) for index in indices]
+        for step, of_step in groupby(places, itemgetter(0)):
+            made += self._read(step, [row for _, row in of_step])
+        return made
 
-    def _read(self, step: int, rows: list[int]) -> Mapping[str, Any]:
-        planned = self.steps.sampler.shape(step)[1]
-        if planned == self._length:
-            found = self.steps.sampler.rows(step, rows)
-            of_step = self.digests.setdefault(step, {})
-            for row, tokens in zip(rows, found["tokens"], strict=True):
-                of_step[row] = batch_digest(tokens[None], first_row=row)
-            return found
-        if (step, rows) == (0, [0]):
+    def _read(self, step: int, rows: list[int]) -> list[Any]:
+        if (step, rows) == (0, [0]) and self._sampler.shape(0)[1] != self._length:
             # levanter looks at the first row of the run for the shape of a launch.
-            return dict.fromkeys(_FIELDS, np.zeros((1, self._length), np.int32))
-        raise ValueError(
-            f"step {step} has rows of {planned} tokens, and this launch {self._length}:"
-            " levanter goes on from another checkpoint than its newest; leave out "
-            "load_checkpoint_path and initialize_from"
-        )
+            found = dict.fromkeys(_FIELDS, np.zeros((1, self._length), np.int32))
+        else:
+            found = self._sampler.rows(step, rows)
+            digests = self._digests.setdefault(step, {})
+            for row, tokens in zip(rows, found["tokens"], strict=True):
+                digests[row] = batch_digest(tokens[None], first_row=row)
+        return [*map(_example, *(found[field] for field in _FIELDS))]
 
     def digest(self, step: int) -> int:
         """Return the digest of a step; all processes call this method together."""
-        halves = np.zeros((self.steps.sampler.shape(step)[0], 2), np.uint32)
-        for row, digest in self.digests.pop(step, {}).items():
+        halves = np.zeros((self._sampler.shape(step)[0], 2), np.uint32)
+        for row, digest in self._digests.pop(step, {}).items():
             halves[row] = to_halves(digest)
         # Processes that hold the same row have the same digest of it, the others 0.
         whole = np.asarray(process_allgather(halves)).max(axis=0)
@@ -192,41 +175,37 @@ def _example(tokens: Any, segment_ids: Any, mask: Any) -> Any:
 
 
 @_tracker.TrackerConfig.register_subclass("roxxel")
-@dataclass(init=False)
-class _Record(_tracker.TrackerConfig):
-    def __init__(self, make: Any) -> None:
-        self.make = make  # no field: levanter writes those down
+@dataclass(init=False)  # without fields: levanter writes those down
+class _Recorder(_tracker.TrackerConfig, _tracker.NoopTracker):
+    name = "roxxel"
+
+    def __init__(
+        self, steps: StepIterator, rows: _Rows, folder: Any, saved_in: str
+    ) -> None:
+        self._steps, self._rows = steps, rows
+        self._place = folder, saved_in
 
     def init(self, run_id: str | None) -> Any:
         del run_id
-        return self.make()
-
-
-class _Recorder(_tracker.NoopTracker):
-    name = "roxxel"
-
-    def __init__(self, rows: _Rows, folder: Any, saved_in: str) -> None:
-        self._rows, self._next = rows, rows.steps.step
+        folder, saved_in = self._place
         is_first = jax.process_index() == 0
-        self._log = StepLog(folder, rows.steps, checkpoints=saved_in, writes=is_first)
-        self._log.begin()
+        self._steps.log_to(folder, checkpoints=saved_in, writes=is_first)
+        return self
 
-    def log(
-        self, metrics: Mapping[str, Any], *, step: int | None, commit: Any = None
-    ) -> None:
+    def log(self, metrics: Mapping[str, Any], *, step: Any, commit: Any = None) -> None:
         del commit
         # levanter calls its hooks twice for the last step.
-        if "train/loss" not in metrics or step is None or step < self._next:
+        if "train/loss" not in metrics or step < self._steps.step:
             return
-        self._next = step + 1
+        self._steps.step = step + 1
         digest = self._rows.digest(step)
         try:
-            self._log.note(step, digest=digest, loss=metrics["train/loss"])
-            self._log.write(self._next)
+            self._steps.note(digest=digest, loss=metrics["train/loss"])
+            self._steps.write()
         except (OSError, ValueError) as error:
             # levanter swallows the exceptions of trackers, and a log with a hole could
             # not resume its run.
             raise SystemExit(f"step {step} cannot be recorded: {error}") from error
 
     def finish(self) -> None:
-        self._log.close(self._next)
+        self._steps.close()

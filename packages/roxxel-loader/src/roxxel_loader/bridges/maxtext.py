@@ -23,24 +23,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from roxxel_curriculum.digest import device_digest, from_halves
-from roxxel_curriculum.run_log import StepLog
-from roxxel_curriculum.share import (
-    NEXT_TOKEN_FIELDS,
-    Share,
-    check_length,
-    check_parts,
-    check_steps,
-    next_token,
-)
+from roxxel_curriculum.share import check_length, check_parts, check_steps, next_token
 from roxxel_curriculum.steps import StepIterator
-from roxxel_store import missing_extra, modules_of
-
-try:
-    from grain.experimental import ElasticIterator
-except ModuleNotFoundError as error:
-    raise missing_extra(
-        "roxxel_loader.bridges.maxtext", "grain", "roxxel-loader", "grain"
-    ) from error
+from roxxel_store import modules_of
 
 if TYPE_CHECKING:
     import os
@@ -49,6 +34,15 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Curriculum, Sampler
 
 __all__ = ["feed"]
+
+[_grain] = modules_of(
+    "roxxel_loader.bridges.maxtext", '"roxxel-loader[grain]"', "grain.experimental"
+)
+_NEEDED = {
+    "dataset_type": ("grain", "MaxText's checkpoints would not hold the step"),
+    "enable_rampup_batch_size": (False, "MaxText would cut a step into several"),
+}
+"""Settings of MaxText, what they must be, and why."""
 
 
 def feed(
@@ -90,30 +84,37 @@ def feed(
 
     class Fed(loading.MultiHostDataLoadIterator):
         def __next__(self) -> dict[str, Any]:
-            self.local_iterator.log.begin()
             batch = super().__next__()
-            self.local_iterator.note_batch(batch)
+            self.local_iterator.note(batch)
             return batch
 
     def create_data_iterator(config: Any, mesh: Any) -> tuple[Any, Any]:
-        steps = _Steps(config, StepIterator(curriculum, seed, *_place()), record, mesh)
+        steps = StepIterator(curriculum, seed, *_place())
+        _check(config, steps.sampler)
 
         def training_loop_iteration(*arguments: Any) -> Any:
+            # Here, because MaxText calls an error of its iterator the end of a run.
+            is_first = jax.process_index() == 0
+            steps.log_to(record, checkpoints=config.checkpoint_dir, writes=is_first)
+            # MaxText itself has waited for the losses before the last step.
+            steps.write(steps.step - 1)
             metrics = iterate(*arguments)
-            steps.note_loss(metrics["scalar"]["learning/loss"])
+            steps.note(loss=metrics["scalar"]["learning/loss"])
             return metrics
 
         training.training_loop_iteration = training_loop_iteration
-        trained = Fed(steps, mesh)
+        # After an error, the newest step has not been trained.
+        atexit.register(lambda: steps.close(getattr(sys, "last_value", None)))
+        trained = Fed(_Steps(steps, None if record is None else mesh), mesh)
         if config.eval_interval <= 0:
             return trained, None
         if held_out is None:
             raise ValueError(
-                f"eval_interval={config.eval_interval}, but there is nothing to "
-                "evaluate on; give feed a held_out, or leave eval_interval at -1"
+                "eval_interval needs data; give feed a held_out, or set -1"
             )
-        evaluated = _HeldOut(config, held_out)
-        return trained, loading.MultiHostDataLoadIterator(evaluated, mesh)
+        evaluated = StepIterator(held_out, 0, *_place())
+        _check_rows(evaluated.sampler, config.global_batch_size_to_eval_on, "eval_")
+        return trained, loading.MultiHostDataLoadIterator(_HeldOut(evaluated), mesh)
 
     # MaxText has no names for data sets of others, and no callbacks.
     interface.create_data_iterator = create_data_iterator
@@ -139,25 +140,17 @@ def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {n: np.ascontiguousarray(each, np.int32) for n, each in found.items()}
 
 
-class _Steps(ElasticIterator):
-    """The batches of a run; MaxText writes one state for all processes."""
+class _Steps(_grain.ElasticIterator):
+    """The batches of a run; MaxText writes one state for all processes.
 
-    def __init__(
-        self,
-        config: Any,
-        steps: StepIterator,
-        record: str | os.PathLike[str] | None,
-        mesh: Any,
-    ) -> None:
-        _check(config, steps.sampler)
-        self._config, self.steps = config, steps
-        saved_in, is_first = config.checkpoint_dir, jax.process_index() == 0
-        self.log = StepLog(record, steps, checkpoints=saved_in, writes=is_first)
-        self._digest: Any = None
-        if record is not None:
+    With a mesh it notes the digests of what the devices hold.
+    """
+
+    def __init__(self, steps: StepIterator, mesh: Any) -> None:
+        self.steps, self._digest = steps, None
+        if mesh is not None:
             whole = NamedSharding(mesh, PartitionSpec())
             self._digest = jax.jit(_digest_of, out_shardings=whole)
-            atexit.register(self._close)
 
     def __iter__(self) -> Any:
         return self
@@ -165,35 +158,20 @@ class _Steps(ElasticIterator):
     def __next__(self) -> dict[str, Any]:
         return _named(next(self.steps))
 
-    def note_batch(self, batch: Mapping[str, Any]) -> None:
-        """Record a batch on the devices; all processes call this method together."""
-        if self._digest is None:
-            return
-        step = self.steps.step - 1
-        # MaxText itself has waited for the losses before the last step.
-        self.log.write(step - 1)
-        halves = self._digest(batch["inputs"], batch["targets"])
-        self.log.note(step, digest=lambda: from_halves(np.asarray(halves)))
-
-    def note_loss(self, loss: Any) -> None:
-        """Record the loss of the newest step."""
-        self.log.note(self.steps.step - 1, loss=loss)
+    def note(self, batch: Mapping[str, Any]) -> None:
+        """Note the digest of a batch; all processes call this method together."""
+        if self._digest is not None:
+            halves = self._digest(batch["inputs"], batch["targets"])
+            self.steps.note(digest=lambda: from_halves(np.asarray(halves)))
 
     def get_state(self) -> dict[str, Any]:
-        self.log.sync(self.steps.step)
         return self.steps.state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.steps.restore(state)
-        _check(self._config, self.steps.sampler)
 
     def close(self) -> None:
         pass
-
-    def _close(self) -> None:
-        # After an error, the newest step has not been trained.
-        error: BaseException | None = getattr(sys, "last_value", None)
-        self.log.close(self.steps.step - (error is not None), error)
 
 
 def _digest_of(inputs: Any, targets: Any) -> Any:
@@ -201,41 +179,21 @@ def _digest_of(inputs: Any, targets: Any) -> Any:
 
 
 class _HeldOut:
-    """The batches of an evaluation; each `iter` begins with the first."""
+    """Batches that are not trained; each evaluation begins with the first."""
 
-    def __init__(self, config: Any, curriculum: Curriculum) -> None:
-        sampler = curriculum.sampler(0, fields=NEXT_TOKEN_FIELDS)
-        _check_rows(sampler, config.global_batch_size_to_eval_on, "eval_")
-        self._share = Share(sampler, *_place())
+    def __init__(self, steps: StepIterator) -> None:
+        self._steps = steps
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(_named, map(self._share.batch, range(self._share.total_steps)))
+        self._steps.step = 0
+        return map(_named, self._steps)
 
 
 def _check(config: Any, sampler: Sampler) -> None:
     """Raise ValueError if MaxText would leave out rows or steps, or lose the step."""
-    for name, is_right, why in (
-        (
-            "dataset_type",
-            config.dataset_type == "grain",
-            "MaxText would write no step into its checkpoints; set dataset_type=grain",
-        ),
-        (
-            "expansion_factor_real_data",
-            config.expansion_factor_real_data <= 1,
-            "every process reads its own rows; leave it at -1",
-        ),
-        (
-            "enable_rampup_batch_size",
-            not config.enable_rampup_batch_size,
-            (
-                "MaxText would cut a step into several; leave it False, and let the "
-                "phases of the curriculum raise batch_size"
-            ),
-        ),
-    ):
-        if not is_right:
-            raise ValueError(f"{name}={getattr(config, name)}: {why}")
+    for name, (needed, why) in _NEEDED.items():
+        if (found := getattr(config, name)) != needed:
+            raise ValueError(f"{name}={found}: {why}; set {name}={needed}")
     _check_rows(sampler, config.global_batch_size_to_train_on, "")
     check_length(sampler, "max_target_length", config.max_target_length)
     of_update = "parts of an update (gradient_accumulation_steps)"
@@ -248,7 +206,6 @@ def _check_rows(sampler: Sampler, most: int, which: str) -> None:
         if phase.batch_size > most:
             raise ValueError(
                 f"phase {phase.index} has batch_size={phase.batch_size}, of which "
-                f"MaxText would use only the first {most} rows; set "
-                f"{which}per_device_batch_size so that its product with the devices "
-                f"is {phase.batch_size} or more"
+                f"MaxText would use only the first {most} rows; raise "
+                f"{which}per_device_batch_size, which MaxText multiplies by the devices"
             )

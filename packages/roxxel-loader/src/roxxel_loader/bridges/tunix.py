@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_curriculum.digest import batch_digest
-from roxxel_curriculum.run_log import StepLog, recorded_state
+from roxxel_curriculum.run_log import recorded_state
 from roxxel_curriculum.share import check_steps
 from roxxel_curriculum.steps import StepIterator
 from roxxel_store import modules_of
@@ -80,8 +80,8 @@ def feed(
         steps.restore(recorded_state(record, trainer.train_steps))
     stop = config.max_steps or steps.sampler.total_steps
     check_steps(steps.sampler, "max_steps", stop)
-    saved_in = str(config.checkpoint_root_directory)
-    hooks = _Hooks(steps, StepLog(record, steps, checkpoints=saved_in), stop)
+    steps.log_to(record, checkpoints=str(config.checkpoint_root_directory))
+    hooks = _Hooks(steps, stop)
     # Tunix has no hook for its saves, and tells a loss one step late.
     manager = trainer.checkpoint_manager._checkpoint_manager  # noqa: SLF001
     if manager is not None:
@@ -95,34 +95,32 @@ def _nothing(*_: Any) -> None:
 
 
 class _Hooks(_hooks.DataHooks, _hooks.TrainingHooks):
-    def __init__(self, steps: StepIterator, log: StepLog, stop: int) -> None:
-        self._steps, self._log, self._stop = steps, log, stop
+    def __init__(self, steps: StepIterator, stop: int) -> None:
+        self._steps, self._stop = steps, stop
 
     def load_next_train_batch(self, trainer: Any) -> Any:
         del trainer
-        steps = self._steps
-        if steps.step >= self._stop:
+        if self._steps.step >= self._stop:
             return None
-        self._log.begin()
-        batch = next(steps)
-        self._log.note(steps.step - 1, digest=batch_digest(batch["tokens"]))
+        batch = next(self._steps)
+        self._steps.note(digest=batch_digest(batch["tokens"]))
         return _training.TrainingInput(
             input_tokens=batch["tokens"], input_mask=batch["loss_mask"]
         )
 
     def on_train_step_end(self, trainer: Any, step: int, loss: Any) -> None:
         del trainer
-        self._log.note(step - 1, loss=loss)
-        self._log.write(step)
+        self._steps.note(step - 1, loss=loss)
+        self._steps.write(step)
         if step == self._stop:
-            self._log.close(step)
+            self._steps.close()
 
     def synced(self, save: Any) -> Any:
         """Return Tunix's function that saves, with the rows on the disk before."""
 
-        def synced(step: int, *rest: Any, **more: Any) -> Any:
-            self._log.sync(step)
-            return save(step, *rest, **more)
+        def synced(*what: Any, **more: Any) -> Any:
+            self._steps.state()
+            return save(*what, **more)
 
         return synced
 

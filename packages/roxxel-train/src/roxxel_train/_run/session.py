@@ -403,7 +403,7 @@ class Session:
         for line in opening:
             log.info(line)
         row = {
-            **start_fields(start, sampler, state.curriculum, seconds),
+            **start_fields(start, sampler, seconds),
             "made_by": getattr(state.model, "made_by", None),
             "settings": self.config.settings(),
             **environment(self.machine.kinds, self.mesh.shape),

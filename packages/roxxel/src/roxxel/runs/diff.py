@@ -144,7 +144,7 @@ def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> Ru
         >>> curriculum = Curriculum(PositionReader(999), [Phase(4, 2, 8)])
         >>> for seed in (0, 1):
         ...     sampler = curriculum.sampler(seed)
-        ...     with RunLog(f"runs/seed{seed}", curriculum, sampler) as log:
+        ...     with RunLog(f"runs/seed{seed}", sampler) as log:
         ...         for step in range(4):
         ...             log.record(step, sampler.batch(step), loss=2.5)
         >>> found = diff("runs/seed0", "runs/seed1")

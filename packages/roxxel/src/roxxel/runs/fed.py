@@ -85,7 +85,7 @@ def compare_fed(a: Run, b: Run, num_steps: int, digests: Digests) -> Fed:
         >>> from roxxel_curriculum.testing import PositionReader
         >>> curriculum = Curriculum(PositionReader(999), [Phase(4, 2, 8)])
         >>> sampler = curriculum.sampler(0)
-        >>> with RunLog("run", curriculum, sampler) as log:
+        >>> with RunLog("run", sampler) as log:
         ...     log.record(0, sampler.batch(0))
         >>> run = open_run("run")
         >>> compare_fed(run, run, 1, Digests(1, 1, None)).num_steps
