@@ -19,7 +19,7 @@ class CurriculumError(ValueError):
         ...     Phase(steps=0, batch_size=4, seq_len=129)
         ... except CurriculumError as error:
         ...     print(error)
-        steps must be an integer of 1 or more or None, got 0
+        steps must be an integer of 1 or more or None (false in TOML), got 0
     """
 
 
