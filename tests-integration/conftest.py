@@ -57,15 +57,6 @@ CUDA = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 
-# The interpreter with warnings as errors, for programs that run at the same time. One
-# warning is left out: JAX found a file of the compilation cache that another program is
-# still writing.
-STRICT_AT_A_TIME = (
-    sys.executable,
-    *("-W", "error"),
-    *("-W", "ignore:Error reading persistent compilation cache"),
-)
-
 
 class RunProgram(Protocol):
     """Runs a program of `programs/` and returns what it printed."""

@@ -13,6 +13,7 @@ import random
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import numpy as np
 import pytest
 from roxxel_curriculum.digest import add_step, batch_digest, digest_text
 
-from .conftest import PROGRAMS, REAL_DEVICES, STRICT_AT_A_TIME, environment
+from .conftest import PROGRAMS, REAL_DEVICES, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover
 from .programs import drill
 from .runs import all_said, free_port, rows
@@ -164,7 +165,7 @@ class Drill:
 
     def _program(self, place: str, arguments: list[str]) -> Ended:
         num_processes, _ = PLACES[place]
-        command = [*STRICT_AT_A_TIME, str(PROGRAMS / "drill.py")]
+        command = [sys.executable, "-W", "error", str(PROGRAMS / "drill.py")]
         command += [str(self.data), *arguments]
         port = free_port()
         processes = [

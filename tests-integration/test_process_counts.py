@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pytest
 from roxxel import TIMING_FIELDS, Curriculum, Phase, Roxxel
 from roxxel_train import RunFolder
 
-from .conftest import PROGRAMS, SEVERAL_PROCESSES, STRICT_AT_A_TIME, environment
+from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
 from .programs import drill
 from .runs import all_said, free_port
 
@@ -67,7 +68,7 @@ def train(count: int, folder: Path, cache: Path) -> Run:
     """Train in so many processes, of four devices together."""
     run, seen = folder / f"run-{count}", folder / f"seen-{count}"
     seen.mkdir()
-    command = [*STRICT_AT_A_TIME, str(PROGRAMS / "several.py")]
+    command = [sys.executable, "-W", "error", str(PROGRAMS / "several.py")]
     shared = {
         **environment(4 // count, cache),
         "JAX_COMPILATION_CACHE_DIR": "",  # else only process 0 finds its programs

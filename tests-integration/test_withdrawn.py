@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
 
-from .conftest import SEVERAL_PROCESSES, STRICT_AT_A_TIME, environment
+from .conftest import SEVERAL_PROCESSES, environment
 from .runs import rows
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def train(count: int, config: Path, cache: Path) -> None:
     spread = ["--processes", str(count), "--devices-per-process", str(2 // count)]
     python = forked.commands() / "python"
     done = subprocess.run(
-        [python, *STRICT_AT_A_TIME[1:], "-m", "roxxel", "train", config, *spread],
+        [python, "-W", "error", "-m", "roxxel", "train", config, *spread],
         env=environment(2 // count, cache),
         capture_output=True,
         text=True,
