@@ -490,8 +490,9 @@ def docs(session: nox.Session) -> None:
     site = Path("docs") / "_build"
     # -E reads all pages again: Sphinx repeats no warning about an unchanged page.
     build = ("sphinx-build", "-E", "-W", "-q", "docs", str(site))
-    # A page is one test, and shares nothing with the others.
-    pages = (*PARALLEL, "--dist=worksteal", *session.posargs)
+    # A page is one test, and shares nothing with the others. Each worker asks for the
+    # next, so that the longest, which are the first, end before the rest.
+    pages = (*PARALLEL, "--dist=load", "--maxschedchunk=1", *session.posargs)
     with ThreadPoolExecutor() as beside:  # Sphinx uses one core alone.
         built = beside.submit(session.run, *build)
         session.run("pytest", INTEGRATION / "test_docs.py", *pages)

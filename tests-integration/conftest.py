@@ -58,6 +58,12 @@ CUDA = {
 }
 
 
+@pytest.hookimpl(trylast=True)  # after the shuffling
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: at the end it would run beside nothing."""
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+
+
 class RunProgram(Protocol):
     """Runs a program of `programs/` and returns what it printed."""
 

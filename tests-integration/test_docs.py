@@ -67,8 +67,9 @@ EXAMPLES = sorted(
 )
 
 ELSEWHERE = "<!-- runs in "
+LONGEST = ("blend", "forensics", "model", "evaluate", "tutorial")
 RUN = [
-    page
+    pytest.param(page, marks=[pytest.mark.first] * (page.stem in LONGEST))
     for page in pages()
     if {"python", "sh"} & set(blocks(page)) and ELSEWHERE not in page.read_text()
 ]
