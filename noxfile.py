@@ -89,10 +89,7 @@ FOUR = ("--numprocesses=4",)
 WAITING = ("roxxel-format", "roxxel-ckpt", "roxxel-train")
 
 # The tests of packages that the session `long` runs.
-LONG = (
-    "packages/roxxel-format/tests/test_compact.py",
-    "packages/roxxel/tests/test_diff.py",
-)
+LONG = ("packages/roxxel/tests/test_diff.py",)
 
 # Only the point "workspace" runs these tests: no version of JAX changes their results,
 # or the other tests make the same calls of JAX.

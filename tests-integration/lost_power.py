@@ -1,10 +1,10 @@
-"""What a folder holds after a loss of power, at any moment of some work.
+"""What a folder holds after a kill or a loss of power, at any moment of some work.
 
 A disk keeps what was flushed: the content of a file at its last fsync, and the names in
 a folder at the folder's last fsync. It may keep any part of the rest. Four kinds of
 disk stand for all. Of the changes of names that were not flushed, one keeps none, one
 all, one those by which names are gone, and one the last rename. A file that was not
-flushed is empty.
+flushed is empty. After a kill the folder holds what was written, flushed or not.
 """
 
 from __future__ import annotations
@@ -36,16 +36,23 @@ DISKS: Sequence[Callable[[Names, Names, Names], Names]] = (
 
 
 class LostPower:
-    """What would be left of a folder after each flush and each rename in a block.
+    """What would be left of a folder around each flush and each rename in a block.
 
     What the folder holds at the beginning of the block is on the disk.
 
+    Args:
+        folder: The folder, in which only one thread works if `kills` is set.
+        kills: Whether the process may be killed, too.
+
     Attributes:
         histories: For each kind of disk what it holds, from the beginning to the end.
+        killed: What a kill leaves there, if `kills` is set.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kills: bool = False) -> None:
         self.histories: Sequence[list[Files]] = [[] for _ in DISKS]
+        self.killed: list[Files] = []
+        self._kills = kills
         self._folder = folder
         self._root = folder.stat().st_ino
         self._flushed: dict[int, bytes | Names] = {}
@@ -57,7 +64,7 @@ class LostPower:
         for path in (self._folder, *self._folder.rglob("*")):
             self._flush(path)
         patch = self._block.enter_context(pytest.MonkeyPatch.context())
-        for name in ("fsync", "rename", "replace"):
+        for name in ("fsync", "rename", "replace", "unlink"):
             patch.setattr(os, name, self._noting(name, getattr(os, name)))
         return self
 
@@ -68,9 +75,13 @@ class LostPower:
     def _noting(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
         def noted(*values: Any, **named: Any) -> None:
             with self._lock:
+                flushed = Path(f"/proc/self/fd/{values[0]}")
+                self._note_kill(flushed.readlink() if name == "fsync" else None)
                 call(*values, **named)
+                if name == "unlink":
+                    return
                 if name == "fsync":
-                    self._flush(f"/proc/self/fd/{values[0]}")
+                    self._flush(flushed)
                 else:
                     path = Path(values[1])
                     last = {path.name: path.stat().st_ino}
@@ -100,6 +111,21 @@ class LostPower:
             left = dict(self._left(self._root, "", kept, now))
             if history[-1:] != [left]:
                 history.append(left)
+        self._note_kill()
+
+    def _note_kill(self, written: Path | None = None) -> None:
+        """Note all files, and then the file `written` with its first half alone."""
+        if self._kills:
+            found = [path for path in self._folder.rglob("*") if path.is_file()]
+            files = {
+                str(path.relative_to(self._folder)): path.read_bytes() for path in found
+            }
+            half = {
+                name: content[: len(content) // 2]
+                for name, content in files.items()
+                if self._folder / name == written
+            }
+            self.killed += [files, files | half]
 
     def _left(
         self,

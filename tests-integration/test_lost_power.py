@@ -1,12 +1,13 @@
-"""A loss of power at any moment leaves the old or the new, and in the end the new.
+"""A kill or a loss of power at any moment leaves the old or the new.
 
-The work is done once, and what each kind of disk would hold meanwhile is opened
-afterwards (`lost_power.py`).
+The same work, done again, then ends as if nothing had happened. The work is done once,
+and what each kind of disk would hold meanwhile is opened afterwards (`lost_power.py`).
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,8 @@ from .lost_power import DISKS, LostPower, write_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .lost_power import Files
+
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="macOS flushes by another call"
 )
@@ -41,15 +44,20 @@ def begin(corpus: Roxxel) -> None:
     corpus.write(texts, vocab_size=50, block_size=512, max_shard_bytes=9000)
 
 
-def prepare(corpus: Roxxel) -> None:
+def prepare(corpus: Roxxel, *options: str) -> None:
     texts = Path(f"{corpus.filepath}").parents[2] / "texts.jsonl"
-    lines = (json.dumps({"text": "word " * number}) + "\n" for number in range(200))
-    texts.write_text("".join(lines))
+    if not texts.exists():  # the same file, so that an interrupted one goes on
+        rows = [{"prompt": "why? ", "text": "word " * number} for number in range(200)]
+        texts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     command = ["write", str(corpus.filepath), str(texts), "--tokenizer", "bytes"]
-    assert main([*command, "--workers=1", "--unit-bytes=50000", "--pack=2000"]) == 0
+    assert main([*command, "--workers=1", "--unit-bytes=50000", *options]) == 0
 
 
-ANEW: dict[str, Callable[[Roxxel], Any]] = {"write": begin, "prepare": prepare}
+PREPARED: dict[str, Callable[[Roxxel], Any]] = {
+    "prepare": lambda corpus: prepare(corpus, "--pack=2000"),
+    "prompts": lambda corpus: prepare(corpus, "--prompt=prompt", "--completion=text"),
+}
+ANEW: dict[str, Callable[[Roxxel], Any]] = {"write": begin, **PREPARED}
 CHANGED: dict[str, Callable[[Roxxel], Any]] = {
     "append": lambda corpus: corpus.write(
         documents(700), exist="append", without_columns=["score"]
@@ -69,7 +77,8 @@ def seen(folder: Path) -> object:
     """Return what a corpus holds, None without a corpus; verify every block."""
     with Roxxel(folder / "new" / "web_*.rox") as corpus:
         try:
-            tokens = corpus.tokens[:].tolist()
+            versions = [corpus.with_version(each) for each in corpus.versions]
+            tokens = [each.tokens[:].tolist() for each in versions]
         except FileNotFoundError:
             return None
         except ShardError as error:
@@ -78,6 +87,14 @@ def seen(folder: Path) -> object:
         assert not corpus.verify().errors
         columns = {name: corpus.column(name)[:].tolist() for name in corpus.columns}
         return tokens, columns, corpus.num_shards
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix not in {".lock", ".writers"}
+    }
 
 
 def newest(folder: Path) -> int:
@@ -94,14 +111,12 @@ def newest(folder: Path) -> int:
 
 
 def changes(
-    folder: Path, work: Callable[[], Any], look: Callable[[Path], Any]
+    histories: Sequence[Sequence[Files]], folder: Path, look: Callable[[Path], Any]
 ) -> list[list[Any]]:
-    """Return for each kind of disk what is seen on it, without repetitions."""
-    with LostPower(folder) as power:
-        work()
+    """Return what is seen in each history of a folder, without repetitions."""
     numbers, known = count(), dict[frozenset[tuple[str, bytes]], Any]()
     found: list[list[Any]] = []
-    for history in power.histories:
+    for history in histories:
         found.append([])
         for files in history:
             key = frozenset(files.items())
@@ -109,6 +124,7 @@ def changes(
                 left = folder.with_name(f"left-{next(numbers)}")
                 write_files(files, left)
                 known[key] = look(left)
+                shutil.rmtree(left)
             if found[-1][-1:] != [known[key]]:
                 found[-1].append(known[key])
     return found
@@ -122,11 +138,28 @@ def test_a_corpus_is_the_old_or_the_new(name: str, tmp_path: Path) -> None:
     if name in CHANGED:
         begin(corpus)
         corpus.write_column("score", [*range(6)], per="document")
-    before = seen(folder)
+    before, work = seen(folder), {**ANEW, **CHANGED}[name]
 
-    found = changes(folder, lambda: {**ANEW, **CHANGED}[name](corpus), seen)
+    with LostPower(folder, kills=True) as power:
+        work(corpus)
+    after = seen(folder)
+    corpus.remove_leftovers()
 
-    assert found == [[before, seen(folder)]] * len(DISKS)
+    def go_on(left: Path) -> object:
+        interrupted = Roxxel(left / "new" / "web_*.rox")
+        found = seen(left)
+        if found == before:
+            work(interrupted)
+        interrupted.remove_leftovers()
+        assert seen(left) == after
+        assert len(content(left)) == len(content(folder))
+        if name in PREPARED:  # the others give each file a name of its own
+            assert content(left) == content(folder)
+        return found
+
+    each = [before, after]
+    assert changes(power.histories, folder, seen) == [each] * len(DISKS)
+    assert changes([power.killed], folder, go_on) == [each]
 
 
 def test_a_run_has_its_newest_step_and_the_rows_up_to_it(tmp_path: Path) -> None:
@@ -149,4 +182,8 @@ def test_a_run_has_its_newest_step_and_the_rows_up_to_it(tmp_path: Path) -> None
 
     (tmp_path / "work").mkdir()
 
-    assert changes(tmp_path / "work", train, newest) == [[0, 2, 4, 6]] * len(DISKS)
+    with LostPower(tmp_path / "work") as power:
+        train()
+
+    found = changes(power.histories, tmp_path / "work", newest)
+    assert found == [[0, 2, 4, 6]] * len(DISKS)

@@ -148,52 +148,6 @@ def test_replace_that_cannot_publish_leaves_the_old_corpus_whole(
     assert corpus.leftovers() == []
 
 
-@pytest.mark.parametrize("at", ["before", "after"])
-@pytest.mark.parametrize("num_renamed", range(5))
-@pytest.mark.parametrize("exist", ["keep", "append", "replace"])
-def test_killed_write_leaves_the_old_corpus_or_the_new_one(
-    exist: str,
-    num_renamed: int,
-    at: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    old, new = [[1]] * 3, [np.full(5000, 2)] * 3
-    if exist != "keep":
-        corpus_of(tmp_path, old)
-    line = np.full(15_000, 2).tolist()
-    expected = {"keep": line, "append": [1, 1, 1, *line], "replace": line}[exist]
-    real, count = Path.replace, 0
-
-    def killed(path: Path, target: Path) -> Path:
-        nonlocal count
-        if count == num_renamed and at == "before":
-            kill_self()
-        renamed = real(path, target)
-        if count == num_renamed:
-            kill_self()
-        count += 1
-        return renamed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
-        code = in_child(lambda: corpus_of(tmp_path, new, exist=exist, dtype="uint32"))
-
-    try:
-        found = tokens_of(tmp_path)
-    except (ShardError, FileNotFoundError):
-        found = []
-    is_committed = found == expected
-    assert is_committed or found == ([1, 1, 1] if exist != "keep" else [])
-    assert code in {0, -signal.SIGKILL}
-    if not is_committed:
-        corpus_of(tmp_path, new, exist=exist, dtype="uint32")
-    Roxxel(tmp_path / "c_*.rox").remove_leftovers()
-    assert tokens_of(tmp_path) == expected
-    names = [*listed(tmp_path)["shards"]["names"], "c_manifest.json"]
-    assert names_in(tmp_path) == sorted(names)
-
-
 def killed_write(folder: Path, exist: str = "keep") -> None:
     """Write a corpus in a child that is killed when it has written some shards."""
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
 import tempfile
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +13,7 @@ from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
 
-from .helpers import corpus_of, documents_of, in_child, names_in, short
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .helpers import corpus_of, documents_of, names_in, short
 
 APPENDS = st.lists(
     st.lists(st.integers(0, 900), min_size=1, max_size=4), min_size=1, max_size=5
@@ -265,56 +257,6 @@ def test_a_damaged_block_is_found_before_anything_is_committed(tmp_path: Path) -
         corpus.compact()
 
     assert names_in(tmp_path) == names
-
-
-def kill_at(number: int, action: Callable[[], object]) -> int:
-    """Run something in a child, and kill it before its call `number` of the disk."""
-    calls = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls > number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **named)
-
-        return call
-
-    def run() -> None:
-        for name in ("write", "fsync", "rename", "replace", "unlink"):
-            mock.patch.object(os, name, counted(getattr(os, name))).start()
-        action()
-
-    return in_child(run)
-
-
-@pytest.mark.long
-def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    expected = views_of(grown(source / "c_*.rox", [[30, 2], [40], [50, 1]]))
-    outcomes: set[int] = set()
-    for number in range(200):
-        folder = tmp_path / "killed"
-        shutil.copytree(source, folder)
-        corpus = Roxxel(folder / "c_*.rox")
-
-        code = kill_at(number, Roxxel(folder / "c_*.rox").compact)
-
-        assert views_of(corpus) == expected
-        outcomes.add(corpus.num_shards)
-        with suppress(FileNotFoundError):
-            corpus.remove_leftovers()
-        assert corpus.verify().ok
-        assert len(names_in(folder)) == 1 + 2 * corpus.num_shards
-        shutil.rmtree(folder)
-        if not code:
-            break
-        assert code == -signal.SIGKILL
-    else:
-        pytest.fail("the compaction never ended")
-    assert outcomes == {1, 3}
 
 
 def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -346,48 +345,6 @@ def test_a_process_killed_after_the_commit_commits_once(
     content(target.parent)
 
     assert read_all(target) == [*before, b"", b"x", b"xx"]
-
-
-_KILLED = """
-import os, signal, sys
-from roxxel_prepare.cli import main
-from roxxel_prepare._run import runners, unit_writer
-
-left = int(sys.argv[1])
-
-def traced(frame, event, argument):
-    global left
-    name = frame.f_code.co_filename
-    if event == "call" and ("roxxel_format" in name or "roxxel_prepare" in name):
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-sys.setprofile(traced)
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_killed_preparation_goes_on_to_the_same_bytes(
-    tmp_path: Path, seed: int
-) -> None:
-    """A process is killed at a random call of this package, again and again."""
-    path = lines(tmp_path, "a.jsonl", 60)
-    options = [str(path), "--unit-bytes", "600", "--separator", "0"]
-    assert run("write", tmp_path / "one" / "c_*.rox", *options) == 0
-    target = tmp_path / "killed" / "c_*.rox"
-    chosen = random.Random(seed)
-
-    for _ in range(4):
-        calls = str(chosen.randrange(200, 8000))
-        command = [sys.executable, "-c", _KILLED, calls, "write", str(target), *options]
-        ended = subprocess.run(command, capture_output=True, check=False)
-        assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr
-    assert run("write", target, *options) == 0
-    assert run("clean", target) == 0
-
-    assert content(target.parent) == content(tmp_path / "one")
 
 
 def test_the_same_command_removes_what_an_interrupted_commit_left(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -122,41 +119,6 @@ def test_any_runner_writes_the_same_files(tmp_path: Path, shard: list[Any]) -> N
     corpus = Roxxel(folders[0])
     assert corpus.num_shards > 3
     assert corpus.column("loss_mask")[:].tolist() == mask_of(PAIRS).tolist()
-
-
-def test_a_write_that_is_killed_in_a_unit_goes_on_to_the_same_files(
-    tmp_path: Path,
-) -> None:
-    source = lines(tmp_path / "d.jsonl", rows_of(PAIRS))
-    options = *FIELDS, "--unit-bytes", 600
-    assert run("write", tmp_path / "whole" / "c_*.rox", source, *options) == 0
-    program = (
-        "import os, signal, sys\n"
-        "from roxxel_format._write import new_columns\n"
-        "from roxxel_prepare.cli import main\n"
-        "closed, close = [], new_columns.NewColumns.close\n"
-        "def close_or_die(self):\n"
-        "    closed.append(self)\n"
-        "    if len(closed) == 3:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    close(self)\n"
-        "new_columns.NewColumns.close = close_or_die\n"
-        "main(sys.argv[1:])\n"
-    )
-    target = tmp_path / "killed" / "c_*.rox"
-    arguments = [str(each) for each in ("write", target, source, *options)]
-
-    done = subprocess.run([sys.executable, "-c", program, *arguments], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert run("clean", target) == 0
-    assert run(*arguments) == 0
-
-    folders = tmp_path / "whole", tmp_path / "killed"
-    one, two = (
-        {name: (folder / name).read_bytes() for name in names_in(folder)}
-        for folder in folders
-    )
-    assert one == two
 
 
 def test_a_preparation_that_is_given_up_leaves_no_column(tmp_path: Path) -> None:
