@@ -20,7 +20,7 @@ from hypothesis import settings
 __all__ = ["nothing_waits_for_the_disk"]
 
 # A busy machine is no failure.
-settings.register_profile("roxxel-ckpt", deadline=None)
+settings.register_profile("roxxel-ckpt", deadline=None, max_examples=50)
 settings.load_profile("roxxel-ckpt")
 
 if TYPE_CHECKING:

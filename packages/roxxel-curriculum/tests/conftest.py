@@ -3,5 +3,5 @@
 from hypothesis import settings
 
 # No test may depend on the clock: a slow machine is not a wrong result.
-settings.register_profile("without deadlines", deadline=None)
+settings.register_profile("without deadlines", deadline=None, max_examples=50)
 settings.load_profile("without deadlines")

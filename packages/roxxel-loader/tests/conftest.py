@@ -11,7 +11,7 @@ from .helpers import forget_threads
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 # A busy machine is no failure.
-settings.register_profile("roxxel-loader", deadline=None)
+settings.register_profile("roxxel-loader", deadline=None, max_examples=50)
 settings.load_profile("roxxel-loader")
 
 

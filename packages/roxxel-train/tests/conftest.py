@@ -22,7 +22,7 @@ from roxxel_train._step.step import jit_update as jit
 __all__ = ["nothing_waits_for_the_disk"]
 
 # JAX compiles at first use: how long an example takes says nothing here.
-settings.register_profile("compiling", deadline=None)
+settings.register_profile("compiling", deadline=None, max_examples=50)
 settings.load_profile("compiling")
 
 if TYPE_CHECKING:

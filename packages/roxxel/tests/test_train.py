@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import forked
 from roxxel.cli import main
 from roxxel_train import RunFolder
 
@@ -219,13 +220,14 @@ def test_a_signal_ends_with_75_and_the_same_command_goes_on(tmp_path: Path) -> N
         f"sys.exit(main(['train', {str(config)!r}]))\n"
     )
 
-    stopped = run_python("-W", "error", "-c", program)
+    stopped = run_python("-W", "error", "-c", program, run=forked.run)
 
     assert stopped.returncode == 75, stopped.stderr
     assert stopped.stderr.count("SIGTERM ended the run after step") == 1
     assert "start the run again to continue" in stopped.stderr
 
-    done = run_python("-W", "error", "-m", "roxxel", "train", str(config))
+    again = "-m", "roxxel", "train", str(config)
+    done = run_python("-W", "error", *again, run=forked.run)
 
     assert done.returncode == 0, done.stderr
     assert "resumed from step" in done.stderr

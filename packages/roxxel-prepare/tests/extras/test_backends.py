@@ -15,7 +15,6 @@ from roxxel_prepare import write_files
 from roxxel_prepare.tokenizers import load_tokenizer
 
 from .commands import main
-from .full_disk import written_on_a_full_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,32 +191,6 @@ def test_a_preparation_that_failed_goes_on_with_another_backend(
 
     found, whole = (shards(tmp_path / name) for name in ("c", "all"))
     assert [*found.values()] == [*whole.values()]
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_full_disk_costs_only_the_units_that_were_not_done(
-    tmp_path: Path, definition: Path, workers: str
-) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    lines = lines_of(tmp_path / "a.jsonl", [text * 120 for text in TEXTS * 300])
-    options = ["--tokenizer", str(definition), "--separator", "<|end|>"]
-    options += ["--tokenizer-backend"]
-    rest = [str(lines), "--unit-bytes", "200K", *options]
-    whole = ["write", str(tmp_path / "one" / "c_*.rox"), *rest, "tokenizers"]
-    assert main(whole) == 0
-
-    runs, kept = written_on_a_full_disk(
-        disk, tmp_path / "copy", *rest, "fastokens", "--workers", workers
-    )
-
-    [code, lines_of_error], *others = runs
-    assert code == 1
-    assert "No space left on device" in lines_of_error[-1]
-    assert [code for code, _ in others] == [0, 0, 0]
-    assert kept
-    assert all(kept)
-    assert shards(tmp_path / "copy") == shards(tmp_path / "one")
 
 
 @given(texts=st.lists(st.text(), min_size=1, max_size=5), special=st.booleans())
