@@ -273,7 +273,7 @@ def test_tools(package: str) -> Sequence[str]:
 @nox.session
 def boundaries(session: nox.Session) -> None:
     """Check what each package imports and requires against the design."""
-    sync(session, "--only-group", "integration")
+    sync(session, "--only-group", "types")  # the smallest that has pytest
     pytest = (python_of(session), "-m", "pytest", "--quiet")
     session.run(*pytest, INTEGRATION / "test_boundaries.py")
 
@@ -297,7 +297,8 @@ def types(session: nox.Session, part: str) -> None:
     folder = {"sources": "src", "tests": "tests"}[part]
     files = [*Path("packages").glob(f"*/{folder}")]
     files += [Path("noxfile.py")] if part == "sources" else [INTEGRATION]
-    session.run("pyright", "--pythonpath", f"{session.bin}/python", *files)
+    options = ("--threads", "2", "--pythonpath", f"{session.bin}/python")
+    session.run("pyright", *options, *files)
 
 
 @nox.session(requires=["boundaries"])
