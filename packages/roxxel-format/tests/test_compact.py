@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
+from roxxel_format._write.place import Place
 from roxxel_format.cli import main
 
 from .helpers import corpus_of, documents_of, names_in, short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 APPENDS = st.lists(
     st.lists(st.integers(0, 900), min_size=1, max_size=4), min_size=1, max_size=5
@@ -256,6 +261,27 @@ def test_a_damaged_block_is_found_before_anything_is_committed(tmp_path: Path) -
     with pytest.raises(ShardError, match=f"{path.name}.*block 0"):
         corpus.compact()
 
+    assert names_in(tmp_path) == names
+
+
+def test_a_merged_shard_that_vanishes_before_the_commit_is_an_error(
+    tmp_path: Path,
+) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    before, names = views_of(corpus), names_in(tmp_path)
+    check = Place.check_present
+
+    def after_a_clean(place: Place, sizes: Mapping[str, int]) -> None:
+        (tmp_path / next(iter(sizes))).unlink()
+        check(place, sizes)
+
+    with (
+        mock.patch.object(Place, "check_present", after_a_clean),
+        pytest.raises(FileNotFoundError, match="before the commit"),
+    ):
+        corpus.compact()
+
+    assert views_of(corpus) == before
     assert names_in(tmp_path) == names
 
 

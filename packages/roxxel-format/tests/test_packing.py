@@ -169,9 +169,12 @@ def test_shards_of_a_packed_corpus_hold_whole_bins(tmp_path: Path) -> None:
     assert corpus.verify().ok
 
 
-def test_a_bin_larger_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
-    packed_corpus(tmp_path, [8000, 8000], pack=9999, max_shard_bytes=20_000)
-    assert listed(tmp_path)["shards"]["tokens"] == [9999, 9999]
+@pytest.mark.parametrize(("length", "pack"), [(8000, 9999), (4000, 4500)])
+def test_a_bin_that_does_not_fit_has_a_shard_of_its_own(
+    tmp_path: Path, length: int, pack: int
+) -> None:
+    packed_corpus(tmp_path, [length] * 2, pack=pack, max_shard_bytes=20_000)
+    assert listed(tmp_path)["shards"]["tokens"] == [pack, pack]
 
 
 def test_columns_move_with_their_documents(tmp_path: Path) -> None:
