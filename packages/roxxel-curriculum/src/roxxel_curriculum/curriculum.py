@@ -300,7 +300,7 @@ class Curriculum:
             ValueError: A field or `check` is unknown.
         """
         seed, solution = self._bound(seed, state)
-        sampler = Sampler(solution, seed, fields, check, state)
+        sampler = Sampler(solution, seed, fields, check)
         if "loss_mask" not in sampler.fields:
             for what in _left_out(self._declaration, solution):
                 # A list of texts is spelled alike in Python and in TOML.

@@ -99,4 +99,4 @@ def recorded_sampler(
                 f"source {each['name']!r} is a part of a corpus, and a state does not "
                 "say which; give a reader for each source"
             )
-    return Sampler(solution, state["seed"], fields, check, state)
+    return Sampler(solution, state["seed"], fields, check)

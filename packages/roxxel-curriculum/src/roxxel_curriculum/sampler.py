@@ -36,7 +36,7 @@ from roxxel_curriculum._plan.withdrawn import (
     masked_ranges,
     masked_steps,
 )
-from roxxel_curriculum.state import checked_state, state_of
+from roxxel_curriculum.state import checked_state, recorded_masks, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -95,7 +95,6 @@ class Sampler(Generic[Batch_co]):
         seed: int,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
-        past: Mapping[str, Any] | None = None,
     ) -> None:
         if check not in ("headers", "blocks"):
             raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
@@ -118,10 +117,10 @@ class Sampler(Generic[Batch_co]):
         self._has_mask = "loss_mask" in self.fields
         self._reader = BatchReader(self._readers)
         self._masking = Masking(
-            solution, self._readers, self._reader, past, reads_columns=self._has_mask
+            solution, self._readers, self._reader, reads_columns=self._has_mask
         )
-        if self._has_mask and past is not None:
-            self._masking.check_columns(past)
+        if self._has_mask:
+            self._masking.check_columns(solution.masks)
         self._source_keys = {
             source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
             for source in solution.declaration.sources
@@ -455,7 +454,7 @@ class Sampler(Generic[Batch_co]):
         state = checked_state(state)
         check_past(self._solution, self.seed, state)
         if self._has_mask:
-            self._masking.check_columns(state)
+            self._masking.check_columns(recorded_masks(state))
 
     @property
     def token_ranges(self) -> dict[str, tuple[int, int] | None]:
@@ -463,8 +462,8 @@ class Sampler(Generic[Batch_co]):
 
         None for a source that does not record the range, such as a source of floats.
         """
-        ranges = (reader.token_range_seen for reader in self._readers)
-        return dict(zip(self.source_names, ranges, strict=True))
+        sources = self._solution.declaration.sources
+        return {source.name: source.token_range for source in sources}
 
     @property
     def paths(self) -> dict[str, str | tuple[str, ...] | None]:

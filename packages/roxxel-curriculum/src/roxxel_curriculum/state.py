@@ -135,6 +135,19 @@ def drawn_sources(state: Mapping[str, Any]) -> set[str]:
     return {name for phase in state["phases"] for name in phase["weights"]}
 
 
+def recorded_masks(state: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the digest of the column `loss_mask` by source name; None without one.
+
+    Has only the sources that the run has read with the field `loss_mask`.
+    """
+    drawn = drawn_sources(state)
+    return {
+        source["name"]: source["loss_mask"]
+        for source in state["sources"]
+        if "loss_mask" in source and source["name"] in drawn
+    }
+
+
 def _digest(state: Mapping[str, Any]) -> str:
     """Return the hash of the state's values under the keys that `state_of` writes."""
     parts = {name: state[name] for name in _PARTS if name in state}

@@ -20,7 +20,6 @@ from roxxel_curriculum._bind.reading import by_source
 from roxxel_curriculum._bind.sources import mask_column
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._plan.withdrawn import NOTHING, WithdrawnByStep
-from roxxel_curriculum.state import drawn_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,9 +39,9 @@ class Masking:
     """What the loss leaves out of the rows of a run.
 
     `reads_columns` says whether batches have the field `loss_mask`: only then does a
-    run use the columns `loss_mask` of its corpora. `past` is the checked state of the
-    run, None for a new run. If a source had no column when the run first read from it,
-    the run never uses one: a column that was written later would change past masks.
+    run use the columns `loss_mask` of its corpora. If a source had no column when the
+    run first read from it, the run never uses one: a column that was written later
+    would change past masks.
 
     Attributes:
         digests: Digest of the column `loss_mask` by source name; None for a source
@@ -54,12 +53,11 @@ class Masking:
         solution: Solution,
         readers: Sequence[TokenReader],
         reader: BatchReader,
-        past: Mapping[str, Any] | None,
         *,
         reads_columns: bool,
     ) -> None:
         names = solution.source_names
-        recorded = {} if past is None else _recorded_columns(past)
+        recorded = solution.masks
         columns: dict[int, Any] = {}
         self.digests: dict[str, str | None] = {}
         for index, name in enumerate(names if reads_columns else ()):
@@ -173,14 +171,17 @@ class Masking:
         has_withdrawn = found is not None and len(found.documents) > 0
         return has_withdrawn or index in self._padded
 
-    def check_columns(self, state: Mapping[str, Any]) -> None:
-        """Raise `StateMismatch` if a source that was read now has another column."""
+    def check_columns(self, recorded: Mapping[str, str | None]) -> None:
+        """Raise `StateMismatch` if a source now has another column than was recorded.
+
+        `recorded` is what `recorded_masks` returns of a state.
+        """
         found = [
             f"the column 'loss_mask' of source {name!r} "
             + ("was absent" if past is None else f"had the digest {past}")
             + " and now "
             + ("is gone" if now is None else f"has the digest {now}")
-            for name, past in _recorded_columns(state).items()
+            for name, past in recorded.items()
             if past != (now := self.digests.get(name))
         ]
         if found:
@@ -216,19 +217,6 @@ class Masking:
             f"train on without these tokens{beside}: give the curriculum "
             f"without={{{option}}}, or under [without] of a config {lines}"
         )
-
-
-def _recorded_columns(state: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the digests in a checked state by source name; None without a column.
-
-    Has only the sources that the run has read with the field `loss_mask`.
-    """
-    drawn = drawn_sources(state)
-    return {
-        source["name"]: source["loss_mask"]
-        for source in state["sources"]
-        if "loss_mask" in source and source["name"] in drawn
-    }
 
 
 def _quoted(name: str) -> str:

@@ -17,7 +17,12 @@ from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
-from roxxel_curriculum.state import drawn_sources, order_name, recorded_phases
+from roxxel_curriculum.state import (
+    drawn_sources,
+    order_name,
+    recorded_masks,
+    recorded_phases,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +66,7 @@ def recorded(
         tuple(solver.phases),
         early_stop=None,
         withdrawals=withdrawals,
+        masks=recorded_masks(state),
     )
     return past if readers is None else _read_by(past, readers, state)
 
@@ -88,6 +94,7 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
             solution.source_names,
             state["step"],
         ),
+        masks=past.masks,
     )
     _check_kept(past, solution, (state["seed"], seed))
     return solution
