@@ -98,8 +98,8 @@ def test_jobs_of_the_lower_house_pass_through_few_modules(tmp_path: Path) -> Non
         "an array to a corpus": (24, 18),
         "an append": (24, 20),
         "a text file to a shard": (46, 42),
-        "phases to a sampler": (26, 7),
-        "a state to a resumed sampler": (29, 15),
+        "phases to a sampler": (26, 6),
+        "a state to a resumed sampler": (29, 14),
         "documents[i], warm": (7, 4),
         "a window, warm": (4, 0),  # 3 within 10 ms of the last check of a size
     }

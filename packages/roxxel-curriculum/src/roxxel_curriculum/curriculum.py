@@ -133,12 +133,13 @@ class Curriculum:
         primary: str = PRIMARY,
         tokenizers: Mapping[str, str] | None = None,
     ) -> None:
-        sources = checked_sources(primary_streamer, mix_streamers, policies, primary)
+        sources = checked_sources(
+            primary_streamer, mix_streamers, policies, primary, tokenizers
+        )
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         names = [source.name for source in sources]
-        self._vocabularies = vocabularies(sources, tokenizers, "source")
-        self._tokenizers = dict(tokenizers or {})
+        self._vocabularies = vocabularies(sources, "source")
         self._declaration = Declaration(
             sources,
             checked_phases(phases, names),
@@ -374,7 +375,11 @@ class Curriculum:
                 for name, each in declaration.without.items()
             },
             primary=self.primary,
-            tokenizers=self._tokenizers,
+            tokenizers={
+                each.name: each.declared
+                for each in declaration.sources
+                if each.declared is not None
+            },
         )
         pairs = (
             epochs_at_ends(each.phases, self.source_names)

@@ -31,6 +31,7 @@ def checked_sources(
     mix: Mapping[str, TokenReader] | None,
     policies: Mapping[str, Policy | str | int] | None,
     primary_name: str,
+    tokenizers: Mapping[str, str] | None,
 ) -> tuple[Source, ...]:
     """Return the sources with their policies, the primary first, at fixed versions."""
     mix = _checked_mapping(mix, "mix_streamers must map names to token readers")
@@ -44,17 +45,25 @@ def checked_sources(
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
     primary_name = checked_primary(primary_name, mix)
     policies = _checked_mapping(policies, "policies must map source names to policies")
-    policies = of_sources(policies, [primary_name, *mix], "policies")
-    sources = tuple(
-        opened(name, reader, parse_policy(policies.get(name, default), name), order)
-        for name, reader, default, order in (
-            (primary_name, primary, REPEAT, PRIMARY),
-            *((name, reader, DROP, name) for name, reader in mix.items()),
-        )
-    )
-    for source in sources:
+    names = [primary_name, *mix]
+    policies = of_sources(policies, names, "policies")
+    message = "tokenizers must map source names to names of tokenizers"
+    declared = of_sources(_checked_mapping(tokenizers, message), names, "tokenizers")
+    for name, tokenizer in declared.items():
+        if not isinstance(tokenizer, str) or not tokenizer:
+            raise TypeError(
+                f"the tokenizer of source {name!r} must be a name, got {tokenizer!r}"
+            )
+    sources: list[Source] = []
+    for name, reader, default, order in (
+        (primary_name, primary, REPEAT, PRIMARY),
+        *((name, reader, DROP, name) for name, reader in mix.items()),
+    ):
+        policy = parse_policy(policies.get(name, default), name)
+        source = opened(name, reader, policy, order)
+        sources.append(replace(source, declared=declared.get(name)))
         _check_same_kind(sources[0], source)
-    return sources
+    return tuple(sources)
 
 
 def opened(name: str, reader: TokenReader, policy: Policy, order_name: str) -> Source:

@@ -8,14 +8,12 @@ curriculum can declare a tokenizer, which decides both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import of_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,13 +44,13 @@ class Vocabulary:
     greatest: int | None
 
     @classmethod
-    def of(cls, label: str, source: Source, declared: Mapping[str, str]) -> Vocabulary:
+    def of(cls, label: str, source: Source) -> Vocabulary:
         """Return what a source records, or what is declared for it."""
         seen = source.token_range
         return cls(
             label,
             source.name,
-            declared.get(source.name, source.tokenizer),
+            source.declared or source.tokenizer,
             source.dtype,
             None if seen is None else seen[1],
         )
@@ -79,28 +77,9 @@ class Vocabulary:
         return f"{self.label} ({self.dtype.name} tokens{size}, no tokenizer recorded)"
 
 
-def vocabularies(
-    sources: Sequence[Source], declared: Any, what: str
-) -> tuple[Vocabulary, ...]:
-    """Return what is known about the ids of each source; labels begin with `what`.
-
-    `declared` has tokenizers by source name, and overrides what a corpus records.
-    """
-    if declared is not None and not isinstance(declared, Mapping):
-        raise TypeError(
-            "tokenizers must map source names to names of tokenizers, "
-            f"got {type(declared).__name__}"
-        )
-    names = [source.name for source in sources]
-    given = of_sources(cast("Mapping[str, Any]", declared or {}), names, "tokenizers")
-    for name, tokenizer in given.items():
-        if not isinstance(tokenizer, str) or not tokenizer:
-            raise TypeError(
-                f"the tokenizer of source {name!r} must be a name, got {tokenizer!r}"
-            )
-    return tuple(
-        Vocabulary.of(f"{what} {source.name!r}", source, given) for source in sources
-    )
+def vocabularies(sources: Sequence[Source], what: str) -> tuple[Vocabulary, ...]:
+    """Return what is known about the ids of each source; labels begin with `what`."""
+    return tuple(Vocabulary.of(f"{what} {each.name!r}", each) for each in sources)
 
 
 def compare(vocabularies: Sequence[Vocabulary]) -> tuple[str, ...]:

@@ -49,11 +49,12 @@ class Source:
     num_tokens: int
     dtype: np.dtype[Any]
     fingerprint: str
-    tokenizer: str | None
+    tokenizer: str | None  # as the corpus records it
     token_range: tuple[int, int] | None = None  # None if the reader does not know
     unit: int = 1  # tokens of a bin; 1 if the source is not packed
     num_padding: int = 0  # tokens that are padding
     num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
+    declared: str | None = None  # the tokenizer that the curriculum names instead
 
 
 @dataclass(frozen=True)
