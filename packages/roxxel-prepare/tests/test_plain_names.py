@@ -88,8 +88,8 @@ def test_a_name_that_may_mean_two_corpora_is_one_sentence(tmp_path: Path) -> Non
 
 
 IS_ONE_FILE = (
-    'is one file, but max_shard_bytes or exist="append" makes several shards, '
-    '"t_*.rox"; delete the file first, or use this pattern'
+    'is one file, so max_shard_bytes and exist="append", which add shards, cannot '
+    'write it; use a folder, or a pattern such as "t_*.rox"'
 )
 WRITTEN: list[tuple[tuple[str, ...], str, dict[str, Any], list[str] | str]] = [
     # What exists, the path, the arguments, and the shards after it, or the error.

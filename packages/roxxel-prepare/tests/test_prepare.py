@@ -466,7 +466,7 @@ def test_one_file_is_written_by_one_process(
     assert run("write", tmp_path / "c.rox", *inputs, *option) == 1
 
     error = capsys.readouterr().err
-    assert "one process writes one file; leave --workers and --part out" in error
+    assert "one process writes it, without --workers and --part; use a" in error
     assert not (tmp_path / "c.rox").exists()
 
 

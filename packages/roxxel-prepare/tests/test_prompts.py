@@ -364,7 +364,7 @@ def test_arguments_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         corpus.write([], completion="c")
     with pytest.raises(ValueError, match="prompt and completion are both 'p'; pass "):
         corpus.write([], prompt="p", completion="p")
-    with pytest.raises(ValueError, match=r"one.rox: a corpus of one file has"):
+    with pytest.raises(ValueError, match=r"one.rox: is one file, so it has no columns"):
         write(Roxxel(tmp_path / "one.rox"), PAIRS)
 
 

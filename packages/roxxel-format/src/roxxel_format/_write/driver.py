@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from roxxel_format._store.corpus_name import CorpusName, Filepath
+    from roxxel_format._store.corpus_name import Filepath
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.recipe import Recipe
     from roxxel_format._write.summary import WriteSummary
@@ -87,8 +87,9 @@ class CorpusWrite:
         sharded = is_several or recipe.may_make_several
         self.place = place_of(filepath, timeout_s, sharded=sharded)
         self.what = self.place.what
-        if self.is_one_file:
-            _check_one_file(recipe, self.place.name, is_several=is_several)
+        why = _why_several(recipe, is_several=is_several)
+        if why:
+            self.place.check_several(why)
         self._intake = load_intake(recipe, says_ending=says_ending)
         self._kept = _kept_tokenizer(self._intake, tokenizer_files)
         self.recipe = self._intake.recipe
@@ -334,31 +335,12 @@ def _kept_tokenizer(
     return pack_tokenizer(files)
 
 
-def _check_one_file(recipe: Recipe, name: CorpusName, *, is_several: bool) -> None:
-    """Raise ValueError for a recipe that one file cannot hold."""
-    pattern = f'a pattern such as "{name.prefix}_*.rox"'
-    problem = ""
+def _why_several(recipe: Recipe, *, is_several: bool) -> str:
+    """Return why one file cannot hold the corpus of a recipe; empty if it can."""
     if recipe.fields.columns:
-        problem = (
-            f"a corpus of one file has no columns, such as "
-            f"{next(iter(recipe.fields.columns))!r}; write the corpus to {pattern}, or "
-            "to a folder"
-        )
-    elif recipe.pack is not None:
-        problem = (
-            f"is one file, but pack={recipe.pack} (--pack) makes a corpus whose "
-            f"manifest says how its documents are packed; write to {pattern}, or to a "
-            "folder"
-        )
-    elif recipe.may_make_several:
-        problem = (
-            'is one file, but max_shard_bytes or exist="append" makes several shards, '
-            f'"{name.prefix}_*.rox"; delete the file first, or use this pattern'
-        )
-    elif is_several:
-        problem = (
-            "is one file, but several processes write several shards; write to "
-            f"{pattern}"
-        )
-    if problem:
-        raise ValueError(f"{name.single}: {problem}")
+        return f"it has no columns, such as {next(iter(recipe.fields.columns))!r}"
+    if recipe.pack is not None:
+        return f"it cannot say how pack={recipe.pack} (--pack) has packed it"
+    if recipe.may_make_several:
+        return 'max_shard_bytes and exist="append", which add shards, cannot write it'
+    return "several processes cannot write it" if is_several else ""

@@ -63,12 +63,8 @@ def prepare(
     # All corpora of a command end their documents alike.
     write = CorpusWrite(filepath, recipe, says_ending=recipe.is_first)
     workers = getattr(runner, "workers", 2 if runner else 1)
-    if write.is_one_file and (workers > 1 or part):
-        name = write.place.name
-        raise ValueError(
-            f"{name.single}: one process writes one file; leave --workers and --part "
-            f'out, or write to a pattern such as "{name.prefix}_*.rox"'
-        )
+    if workers > 1 or part:
+        write.place.check_several("one process writes it, without --workers and --part")
     documents = Documents(
         parts_of(inputs),
         inputs.form,
