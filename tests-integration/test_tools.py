@@ -152,12 +152,12 @@ def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
         "a restore": 18,
         "a save in a bucket": 19,
         "a restore in a bucket": 19,
-        "a TOML file to a Trainer": 82,
-        "a second start": 90,
-        "a resume": 57,
+        "a TOML file to a Trainer": 81,
+        "a second start": 89,
+        "a resume": 56,
         "ls": 10,
         "report": 27,
-        "a refused replay": 60,
+        "a refused replay": 59,
     }
 
     assert walked.keys() == most.keys()
