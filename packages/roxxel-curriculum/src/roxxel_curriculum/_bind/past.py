@@ -121,7 +121,7 @@ def _check_kept(past: Solution, present: Solution, seeds: tuple[int, int]) -> No
 
 
 class _Unread(TokenReader):
-    """The tokens of a source known only by a state; to read them is an error."""
+    """A source of which only a state is left; reading its tokens is an error."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._entry = entry

@@ -4,7 +4,7 @@ Python collects at any time, so with hundreds of processes some collect at each 
 and the others wait for them. After the first collection, later ones leave out
 everything that then exists, mostly imported modules and compiled programs. On two cores
 this shortens a full collection from 200 ms to 0.3 ms, so every collection is a full
-one. A partial one would never find objects that have survived an earlier one.
+one: objects that survived one are never looked at in a partial collection.
 """
 
 from __future__ import annotations
