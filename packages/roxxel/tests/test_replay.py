@@ -466,6 +466,25 @@ def test_other_masks_than_the_run_has_read_are_named(
         replay(tmp_path / "run", {"self": [3]}, step=0, trust=True)
 
 
+def test_a_file_of_documents_that_has_grown_is_read_as_the_run_has_read_it(
+    project: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "run")
+    config, listed = tmp_path / "run.toml", tmp_path / "withdrawn.txt"
+    text = CONFIG.replace("every = 6", "every = 1")
+    text = text.replace("self = []", 'self = "withdrawn.txt"')
+    for steps, stop in ((1, 9), (2, 19)):
+        listed.write_text("".join(f"{document}\n" for document in range(stop)))
+        config.write_text(text.replace("steps = 36", f"steps = {steps}"))
+        assert main(["train", str(config)]) == 0
+    listed.write_text("29\n")
+
+    for steps in (range(2), range(1, 2)):
+        [found] = verify(tmp_path / "run", steps, trust=True)
+        assert found.is_equal, str(found)
+
+
 def restarted(project: Path, folder: Path, before: str, after: str) -> Path:
     """Copy the run, which has then started at step 33 with a changed config."""
     shutil.copytree(project, folder, dirs_exist_ok=True)
@@ -482,7 +501,11 @@ def restarted(project: Path, folder: Path, before: str, after: str) -> Path:
 def test_what_the_run_leaves_out_itself_has_no_branch_without_it(
     project: Path, tmp_path: Path, left_out: str
 ) -> None:
-    run = restarted(project, tmp_path, "self = []", f"self = {left_out}")
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    run, config = tmp_path / "run", tmp_path / "run.toml"
+    text = CONFIG.replace("steps = 36", "steps = 37")
+    config.write_text(text.replace("self = []", f"self = {left_out}"))
+    assert main(["train", str(config)]) == 0
 
     with pytest.raises(RunFolderError, match=f"already leaves out self:{LONG}, so "):
         replay(run, {"self": [3, LONG]}, step=0, out=tmp_path / "branches")

@@ -99,8 +99,9 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
 def config_of(run: Run, step: int | None = None) -> RunConfig:
     """Return the config of a run at a step, with the sources where they are now.
 
-    If the run began with a checkpoint of another run, so does the config: `init_from`
-    and `branch_from` without a step mean the newest, which may be another by now.
+    What a config only names may be another by now. So the config leaves out the
+    documents that the run left out, whatever a file under `[without]` lists, and begins
+    with the checkpoint with which the run began.
 
     Raises:
         RunFolderError: The run has no config, and none follows from its log.
@@ -110,11 +111,15 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     if "own" not in run.files.start_of(step):
         config = used_config(run.files, step) if step is not None else run.config
     if config is None:
-        withdrawals = run.sampler().withdrawals
-        config = config_of_program(run.files, step, withdrawals, run.moved)
+        config = config_of_program(run.files, step, run.moved)
     if config.model is None:
         raise RunFolderError(f"{run.path}: its config has no model; {REMEDY}")
     run.check_trusted(config)
+    if config.proxy is None:  # The tokens of a proxy are counted in its parts.
+        since = run.files.start_of(step).get("step", 0)
+        left_out = {x.source: x.listed() for x in run.withdrawals if x.step <= since}
+        without = {name: listed for name, listed in left_out.items() if listed}
+        config = replace(config, schedule=replace(config.schedule, without=without))
     parent = run.parent
     if parent is not None:
         option = "branch_from" if parent.is_branch else "init_from"

@@ -20,9 +20,8 @@ from roxxel_train.config import Settings
 from roxxel.config import MeshConfig, RunConfig, TrainerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
-    from roxxel_curriculum import Withdrawal
     from roxxel_train import RunFolder
 
 REMEDY = "train with `roxxel train CONFIG`, whose runs can be trained again"
@@ -31,7 +30,6 @@ REMEDY = "train with `roxxel train CONFIG`, whose runs can be trained again"
 def config_of_program(
     run: RunFolder,
     step: int | None,
-    withdrawals: Sequence[Withdrawal],
     moved: Collection[str],
 ) -> RunConfig:
     """Return the config of a run that a program without a config started.
@@ -39,7 +37,6 @@ def config_of_program(
     Args:
         run: The files of the run.
         step: As for `RunFolder.config_text`.
-        withdrawals: Those of the run's sampler.
         moved: Names of sources that the caller knows to have moved.
 
     Raises:
@@ -61,7 +58,7 @@ def config_of_program(
             f"so its folder has no config to train by; {REMEDY}"
         )
     try:
-        return _declared(run, row, made["args"], withdrawals, moved)
+        return _declared(run, row, made["args"], moved)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"{run}: its log does not say how its program trained it ({error}); "
@@ -73,7 +70,6 @@ def _declared(
     run: RunFolder,
     row: Mapping[str, Any],
     args: Mapping[str, Any],
-    withdrawals: Sequence[Withdrawal],
     moved: Collection[str],
 ) -> RunConfig:
     data, settings = row["data"], dict(row["settings"])
@@ -98,11 +94,6 @@ def _declared(
             policies={x["name"]: Policy(**x["policy"]) for x in state["sources"]},
             overlap=state["overlap"],
             skips=tuple((at, steps) for at, steps in state["skips"]),
-            without={
-                each.source: each.listed()
-                for each in withdrawals
-                if each.step <= row["step"]
-            },
             primary=names[0],
         ),
         model="roxxel.models:llama",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_curriculum import Field, Sampler
+    from roxxel_curriculum import Field, Sampler, Withdrawal
     from roxxel_format import TokenReader
     from roxxel_train.run_folder import Checkpoint, Parent
 
@@ -163,6 +163,11 @@ class Run:
         except CurriculumError as error:
             raise RunFolderError(f"{self.path}: {error}") from error
         return sampler
+
+    @cached_property
+    def withdrawals(self) -> tuple[Withdrawal, ...]:
+        """What the run leaves out of the loss, each from its step on."""
+        return self.sampler().withdrawals
 
     @property
     def has_masks(self) -> bool:
