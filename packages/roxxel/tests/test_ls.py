@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -149,7 +150,9 @@ def test_a_long_log_is_read_from_its_end(
     assert (one["step"], one["loss"]) == (2, 2.0)
 
 
-def test_a_folder_that_may_not_be_read_is_left_out(
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOENT, errno.ESTALE])
+def test_a_folder_that_cannot_be_read_is_left_out(
+    code: int,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -161,14 +164,14 @@ def test_a_folder_that_may_not_be_read_is_left_out(
 
     def refuse(path: Any = ".") -> Any:
         if str(path) == str(closed):
-            raise PermissionError(13, "Permission denied", str(path))
+            raise OSError(code, os.strerror(code), str(path))
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
 
     assert len(said(capsys, "ls", tmp_path).splitlines()) == 3
     assert main(["ls", str(closed)]) == 1
-    assert f"{closed}: Permission denied" in capsys.readouterr().err
+    assert f"{closed}: {os.strerror(code)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])

@@ -155,10 +155,10 @@ def _runs_in(name: str) -> Sequence[RunFolder]:
 
 
 def _found(folder: RunFolder, deepest: int) -> Iterator[RunFolder]:
-    """Yield the runs in a folder; skip subfolders that cannot be read."""
+    """Yield the runs in a folder; skip subfolders that cannot be read, or are gone."""
     try:
         names = [] if folder.holds_run else _folders_in(folder.path)
-    except PermissionError:
+    except OSError:
         if deepest == _DEEPEST:
             raise
         return
