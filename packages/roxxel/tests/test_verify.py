@@ -295,16 +295,18 @@ def test_a_branch_is_trained_again_from_where_it_begins(trained: Path) -> None:
 
 @pytest.mark.parametrize("option", ["init_from", "branch_from"])
 def test_a_run_began_with_the_newest_checkpoint_of_then(
-    copy: Path, option: str
+    copy: Path, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = copy.parent
+    monkeypatch.chdir(folder.parent)
     for name, save, until in (("a", "a", 1), ("b", "b", 2), ("a", "a", 3)):
         text = CONFIG.replace('"run"', f'"{save}"').replace("every = 3", "every = 1")
         own = f'[trainer]\n{option} = "a"' if name == "b" else "[trainer]"
         (folder / f"{name}.toml").write_text(text.replace("[trainer]", own))
         make_trainer(load_config(folder / f"{name}.toml")).run(until=until)
 
-    [found] = verify(folder / "b", range(1 if option == "branch_from" else 0, 2))
+    start = 1 if option == "branch_from" else 0
+    [found] = verify(f"{folder.name}/b", range(start, 2))
 
     assert found.is_equal, str(found)
 

@@ -17,6 +17,7 @@ import jax
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_curriculum.run_log import METRICS
 from roxxel_format import Roxxel, ShardError
+from roxxel_store.urls import absolute
 from roxxel_train import RunFolderError
 from roxxel_train.config import CONTINUOUS, adds_in_one_order
 from roxxel_train.distributed import barrier
@@ -125,7 +126,7 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
         option = "branch_from" if parent.is_branch else "init_from"
         given = getattr(config.trainer, option)
         if given is not None:
-            begun = {option: parent.below(config.corpus(str(given)))}
+            begun = {option: parent.below(absolute(config.corpus(str(given))))}
             config = replace(config, trainer=replace(config.trainer, **begun))
     return run.with_moved(config)
 
