@@ -293,6 +293,18 @@ def test_a_branch_is_trained_again_from_where_it_begins(trained: Path) -> None:
     assert (found.start, found.stop) == (6, 9)
 
 
+def test_a_mean_goes_on_over_a_save_that_was_not_due(copy: Path) -> None:
+    shutil.rmtree(copy)
+    config = copy.parent / "run.toml"
+    for every, until in ((3, 1), (1, 2)):
+        config.write_text(CONFIG.replace("every = 3", f"every = {every}"))
+        make_trainer(load_config(config)).run(until=until)
+
+    [found] = verify(copy, range(1, 2))
+
+    assert found.is_equal, str(found)
+
+
 @pytest.mark.parametrize("option", ["init_from", "branch_from"])
 def test_a_run_began_with_the_newest_checkpoint_of_then(
     copy: Path, option: str, monkeypatch: pytest.MonkeyPatch

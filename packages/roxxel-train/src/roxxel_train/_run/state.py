@@ -301,9 +301,11 @@ class RunState:
             # A resumed run relies on all metrics rows up to its checkpoint. If the log
             # fails, the checkpoint keeps them, and the run ends with `log.failure`.
             position = logs[0].position()
-            # The mean loss of a checkpoint is that since the last one that was due.
+            # The mean loss of a checkpoint is that since the last one that was due. A
+            # branch begins in the middle, as the other run would have gone on.
             every = self._checkpoint_every
             is_due = not isinstance(every, int) or self.step % every == 0
+            is_due = is_due and self.step > self.first_step
             open_ = LossMean() if is_due else self.losses.checkpoint
             extra = {
                 "data": self.sampler.state(self.step),
