@@ -18,10 +18,12 @@ import select
 import shutil
 import sys
 import warnings
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 from roxxel_store.arguments import nearest
 from roxxel_store.screen import draw, note, printable, say, shown
+from roxxel_store.signature import add_arguments, as_phrase, function_of, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,15 +69,30 @@ _OF_ALL = {0, REFUSED, INVALID, INTERRUPTED}
 """Exit codes that every command has."""
 
 
+_CODE_OF = {"Found": FOUND, "Preempted": STOPPED}
+"""Exit codes by the errors that a docstring names in its section `Raises`."""
+
+
+class UsageError(Exception):
+    """Arguments of a command that do not go together; `CommandParser` says so.
+
+    Example:
+        >>> str(UsageError("argument --all: not allowed with argument --part"))
+        'argument --all: not allowed with argument --part'
+    """
+
+
 class Found(SystemExit):
     """Ends a command whose check found damage or a difference.
+
+    It says so in a sentence, unless the command's output has said it.
 
     Example:
         >>> Found("run: 2 rows differ; verify the corpus").code
         3
     """
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str = "") -> None:
         super().__init__(sentence)
         self.code = FOUND
 
@@ -106,6 +123,7 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
         examples: The examples, each with the command's name before it.
+        acts: What each command of `of` does with its options.
 
     Example:
         >>> parser = CommandParser(prog="tool", examples=["a.rox"], codes=[3])
@@ -131,13 +149,67 @@ class CommandParser(argparse.ArgumentParser):
         **settings: Any,
     ) -> None:
         super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
-        self.examples = [f"{self.prog} {each}" for each in examples]
+        self.examples = [f"{self.prog} {each}".strip() for each in examples]
+        self.acts: dict[str, Callable[[argparse.Namespace], int | None]] = {}
         typed = "".join(f"  {each}\n" for each in self.examples)
         title = "examples" if len(self.examples) > 1 else "example"
         shown = f"{title}:\n{typed}\n" if typed else ""
         codes = sorted(_OF_ALL.union(codes))
         lines = (f"  {code:<3}  {EXIT_CODES[code]}\n" for code in codes)
         self.epilog = f"{shown}{epilog}exit codes:\n{''.join(lines)}"
+
+    @classmethod
+    def of(
+        cls,
+        acts: Iterable[Callable[..., int | None]],
+        distribution: str,
+        **settings: Any,
+    ) -> Self:
+        """Return the parser of a program; each function is a command of its name.
+
+        Args:
+            acts: The functions, for `run`.
+            distribution: Name of the package, whose version `--version` prints.
+            settings: Arguments of `CommandParser`.
+        """
+        told = {act: cls.settings_of(act) for act in acts}
+        codes = {code for each in told.values() for code in each["codes"]}
+        program = cls(codes=codes, **settings)
+        version = f"{distribution} {metadata.version(distribution)}"
+        program.add_argument("--version", action="version", version=version)
+        commands = program.add_commands()
+        for act, each in told.items():
+            name = function_of(act).__name__
+            said = as_phrase(each["description"].partition("\n")[0])
+            parser = commands.add_parser(name, help=said, **each)
+            program.acts[name] = parser.calling(act)
+        return program
+
+    @classmethod
+    def settings_of(cls, act: Callable[..., int | None]) -> dict[str, Any]:
+        """Return description, examples and exit codes, from a function's docstring."""
+        doc = told(act)
+        codes = {
+            code: f"Exit code {code} means that {as_phrase(doc.entries[name])}."
+            for name, code in _CODE_OF.items()
+            if name in doc.entries
+        }
+        said = " ".join([doc.text, *codes.values()])
+        return {"description": said, "examples": doc.examples, "codes": codes}
+
+    def calling(
+        self, act: Callable[..., int | None]
+    ) -> Callable[[argparse.Namespace], int | None]:
+        """Add the arguments of a function; return what calls it with parsed ones."""
+        build = add_arguments(self, act)
+
+        def call(options: argparse.Namespace) -> int | None:
+            try:
+                return build(options)
+            except UsageError as error:
+                self.error(str(error))
+
+        return call
 
     def add_commands(self) -> Any:
         """Return the action to which `add_parser` adds a command."""

@@ -11,15 +11,18 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from roxxel_store import check_output
 from roxxel_store.amounts import aligned, short_size
 from roxxel_store.command import (
     FOUND,
     REFUSED,
+    CommandParser,
+    Found,
     interruptible,
     terminal_width,
 )
@@ -44,7 +47,6 @@ from roxxel_ckpt._place.description import (
     digests_of,
 )
 from roxxel_ckpt._restore.compare import plan_restore
-from roxxel_ckpt.cli.arguments import parser
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -53,13 +55,18 @@ from roxxel_ckpt.errors import (
 from roxxel_ckpt.values import different_leaves, fault_of, sound
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from roxxel_ckpt._place.folder import Folder, Step
 
-    Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
-    Logged = Callable[[str, int], str | None]
+Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
+Logged = Callable[[str, int], str | None]
+
+StepName = Annotated[
+    str,
+    "FOLDER@STEP, or the step's own folder; or a folder of checkpoints or of a run, "
+    "for its newest step",
+]
 
 
 @interruptible("roxxel-ckpt")
@@ -85,39 +92,71 @@ def main(
     Returns:
         The exit code.
     """
-    found = parser(prog)
-    found.set_defaults(describe=describe, logged=logged)
-    commands = {name: partial(_on_cpu, act) for name, act in _COMMANDS.items()}
-    expected = CheckpointError, ImportError, OSError, ValueError
-    return found.run(commands, arguments, expected)
-
-
-def _on_cpu(act: Callable[[argparse.Namespace], int], options: Any) -> int:
-    """Run a command on the CPU, so that the accelerators stay free for training."""
     if "jax" not in sys.modules:
-        os.environ["JAX_PLATFORMS"] = "cpu"
-    return act(options)
+        os.environ["JAX_PLATFORMS"] = "cpu"  # the accelerators stay free for training
+    found = parser(prog, describe, logged)
+    return found.run(
+        found.acts, arguments, (CheckpointError, ImportError, OSError, ValueError)
+    )
 
 
-def _ls(options: argparse.Namespace) -> int:
-    folder = named_folder(options.folder)
-    found = descriptions(folder, [])
+def parser(
+    prog: str, describe: Describe | None = None, logged: Logged | None = None
+) -> CommandParser:
+    """Return the parser, which calls the function of a command.
+
+    The arguments are those of `main`.
+    """
+    checking = partial(verify, logged=logged)
+    exporting = partial(export, describe=describe)
+    return CommandParser.of(
+        [ls, show, diff, checking, exporting, delete],
+        "roxxel-ckpt",
+        prog=prog,
+        description="List, show, compare, verify and export checkpoints, without an "
+        "accelerator.",
+    )
+
+
+def ls(
+    folder: str = ".",
+    *,
+    metric: Annotated[str | None, "NAME"] = None,
+    mode: Literal["min", "max"] | None = None,
+    json_: bool = False,
+) -> None:
+    """List the steps of a folder.
+
+    Each line has the metric that ranks the steps, then whether the step is the newest
+    or the best, its size, its time, and further metrics.
+
+    Args:
+        folder: Folder of checkpoints or of a run (default: this folder).
+        metric: The metric that ranks the steps (default: the recorded metric, else
+            eval_loss, loss_since_save or loss).
+        mode: Whether lower or higher is better (default: as recorded, else min).
+        json_: Print one JSON object per step.
+
+    Example:
+        roxxel ckpt ls runs/first
+    """
+    place = named_folder(folder)
+    found = descriptions(place, [])
     if not found:
-        raise holds_none(folder)
-    retention = Retention(best_metric=options.metric, best_mode=options.mode)
+        raise holds_none(place)
+    retention = Retention(best_metric=metric, best_mode=mode)
     best = retention.ranked(found)[:1]
     marks = {
         step: ["newest"] * (step == max(found)) + ["best"] * (step in best)
         for step in found
     }
-    rows = list(_rows(folder, found, marks))
-    if options.json:
+    rows = list(_rows(place, found, marks))
+    if json_:
         for row in rows:
             say(json.dumps(row))
-        return 0
+        return
     ranking = retention.best_rule(found).metric_of(d.metrics for d in found.values())
     _print_steps(rows, ranking)
-    return 0
 
 
 def _rows(
@@ -180,13 +219,24 @@ def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
     return [] if is_whole else ["damaged"]
 
 
-def _show(options: argparse.Namespace) -> int:
-    step = named_step(options.step)
-    description, leaves = described_whole(step)
-    if options.json:
-        say(json.dumps(_step_json(step, description, leaves)))
-        return 0
-    say(step.location)
+def show(step: StepName, *, json_: bool = False) -> None:
+    """Show the metrics, the versions and the arrays of a step.
+
+    Every array is listed with its dtype, shape and size.
+
+    Args:
+        step: The step.
+        json_: Print one JSON object, with all that was saved as `extra`.
+
+    Example:
+        roxxel ckpt show runs/first@1000
+    """
+    found = named_step(step)
+    description, leaves = described_whole(found)
+    if json_:
+        say(json.dumps(_step_json(found, description, leaves)))
+        return
+    say(found.location)
     for name, value in description.metrics.items():
         say(f"  {name} = {value:g}")
     if description.extra:
@@ -210,7 +260,6 @@ def _show(options: argparse.Namespace) -> int:
         size = short_size(sum(_known(spec) for spec in specs))
         say(f"\n{part}: {len(specs)} leaves, {size}", end="")
     say()
-    return 0
 
 
 def _step_json(
@@ -233,33 +282,59 @@ def _step_json(
     }
 
 
-def _diff(options: argparse.Namespace) -> int:
-    steps = named_step(options.a), named_step(options.b)
+def diff(
+    a: StepName,
+    b: StepName,
+    *,
+    values: bool = False,
+    ignore: Sequence[Annotated[str, "NAME"]] = (),
+) -> None:
+    """Compare two steps, leaf by leaf.
+
+    Their arrays are compared by name, shape and dtype, then their metrics, and what
+    else was saved. A line begins with - for an array of A alone, + for an array of B
+    alone, and ! for a difference.
+
+    Args:
+        a: The first step.
+        b: The second step.
+        values: Compare the values of the arrays too (default: names, shapes and
+            dtypes).
+        ignore: Leave out a value that must differ, such as extra.run; repeatable.
+
+    Raises:
+        Found: The steps differ.
+
+    Example:
+        roxxel ckpt diff runs/first@1000 runs/second@1000 --values
+    """
+    steps = named_step(a), named_step(b)
     both, leaves = zip(*map(described_whole, steps), strict=True)
     report = plan_restore(both[0].step, *leaves, whole=True)
     lines = [f"- {name}: {leaves[0][name]}" for name in report.dropped]
     lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
     lines += [f"! {name}: {a} -> {b}" for name, a, b in report.mismatched]
     for part in ("step", "metrics", "extra"):
-        a, b = (dict(_values(part, getattr(d, part))) for d in both)
+        left, right = (dict(_values(part, getattr(d, part))) for d in both)
         lines += [
-            f"! {name}: {a.get(name, 'absent')} -> {b.get(name, 'absent')}"
-            for name in {**a, **b}
-            if a.get(name) != b.get(name) and name not in options.ignore
+            f"! {name}: {left.get(name, 'absent')} -> {right.get(name, 'absent')}"
+            for name in {**left, **right}
+            if left.get(name) != right.get(name) and name not in ignore
         ]
     same = len(report.restored)
-    if options.values:
+    if values:
         names = {*report.restored}
         differences, same = different_leaves(*steps)
         lines += [f"! {each}" for each in differences if each.name in names]
     for line in lines:
         say(line)
     alike, note = "equal", ""
-    if not options.values:
+    if not values:
         alike = "of the same shape and dtype"
         note = "; values were not compared, add --values to compare them"
     say(f"{same} leaves {alike}, {len(lines)} differences{note}")
-    return FOUND if lines else 0
+    if lines:
+        raise Found
 
 
 def _values(name: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -278,12 +353,29 @@ def _values(name: str, value: Any) -> Iterable[tuple[str, str]]:
         yield from _values(inner_name, x)
 
 
-def _verify(options: argparse.Namespace) -> int:
+def verify(
+    paths: Sequence[Annotated[str, "PATH"]] = (".",), *, logged: Logged | None
+) -> int:
+    """Check every file of the steps against its digest.
+
+    Every array is checked against the step's description too.
+
+    Args:
+        paths: A step, or a folder of checkpoints or of a run, for all its steps
+            (default: this folder).
+        logged: As for `main`.
+
+    Raises:
+        Found: A file is damaged.
+
+    Example:
+        roxxel ckpt verify runs/first
+    """
     code = 0
-    for text in options.paths:
+    for text in paths:
         for step in named_steps(text):
             try:
-                damage = _fault(step, options.logged)
+                damage = _fault(step, logged)
             except OSError as error:
                 say(f"{step.location}: UNKNOWN, {error}")
                 code = code or REFUSED
@@ -299,27 +391,45 @@ def _fault(step: Step, logged: Logged | None) -> str | None:
     return fault_of(step, logged and logged(folder, step.number))
 
 
-def _export(options: argparse.Namespace) -> int:
-    target = Path(options.safetensors)
-    check_output(target)
-    step = named_step(options.step)
-    with sound(step, "exported") as directory:
+def export(
+    step: StepName,
+    *,
+    safetensors: Annotated[Path, "FILE"],
+    part: Annotated[str | None, "PATH"] = None,
+    all_: bool = False,
+    describe: Describe | None,
+) -> None:
+    """Write a step's model to one file, which other programs read.
+
+    Args:
+        step: The step.
+        safetensors: The file to write.
+        part: The part to write of a state that save(state=) was given, such as params
+            (default: the model).
+        all_: Write every part, with full leaf names.
+        describe: As for `main`.
+
+    Example:
+        roxxel ckpt export runs/first@1000 --safetensors model.safetensors
+    """
+    check_output(safetensors)
+    found = named_step(step)
+    with sound(found, "exported") as directory:
         from roxxel_ckpt._arrays.export import export_safetensors
 
-        description, leaves = described_whole(step)
-        names = _exported_names(step, leaves, options.part, is_all=options.all)
+        description, leaves = described_whole(found)
+        names = _exported_names(found, leaves, part, is_all=all_)
         carried = {
             # transformers refuses a file with metadata but without format
             "format": "pt",
-            "step": str(step.number),
+            "step": str(found.number),
             "metrics": json.dumps(dict(description.metrics)),
         }
-        if options.describe is not None:
-            folder, extra = step.location.rpartition("/")[0], description.extra or {}
-            carried |= options.describe(folder, step.number, extra)
-        num_bytes = export_safetensors(directory, leaves, names, target, carried)
-    say(f"{target}: {len(names)} arrays, {short_size(num_bytes)}")
-    return 0
+        if describe is not None:
+            folder, extra = found.location.rpartition("/")[0], description.extra or {}
+            carried |= describe(folder, found.number, extra)
+        num_bytes = export_safetensors(directory, leaves, names, safetensors, carried)
+    say(f"{safetensors}: {len(names)} arrays, {short_size(num_bytes)}")
 
 
 def _exported_names(
@@ -341,12 +451,22 @@ def _exported_names(
     return names
 
 
-def _delete(options: argparse.Namespace) -> int:
-    for folder, step in map(named_for_deletion, options.steps):
+def delete(steps: Sequence[Annotated[str, "FOLDER@STEP"]]) -> None:
+    """Delete steps, so that a run goes on from the newest that is left.
+
+    Stop the run first: a run that has
+    begun before saves no more.
+
+    Args:
+        steps: The steps to delete.
+
+    Example:
+        roxxel ckpt delete runs/first@1000 runs/first@2000
+    """
+    for folder, step in map(named_for_deletion, steps):
         with folder.saving():
             folder.delete(step)
         say(f"{folder}/{step}: is deleted")
-    return 0
 
 
 def _known(spec: LeafSpec) -> int:
@@ -361,13 +481,3 @@ def _local_time(description: Description) -> str:
     except (OverflowError, ValueError, OSError):  # no calendar has this time
         return "-"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-_COMMANDS = {
-    "ls": _ls,
-    "show": _show,
-    "diff": _diff,
-    "verify": _verify,
-    "export": _export,
-    "delete": _delete,
-}

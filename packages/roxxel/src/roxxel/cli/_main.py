@@ -109,7 +109,7 @@ def parsers() -> Iterator[tuple[str, CommandParser]]:
             yield f"roxxel {name}", _parser_of(name)
     for name in ("prepare", *PASSED_ON):
         prog = "roxxel" if name == "prepare" else f"roxxel {name}"
-        yield prog, import_module(f"roxxel_{name}.cli.arguments").parser(prog)
+        yield prog, import_module(f"roxxel_{name}.cli").parser(prog)
 
 
 def _parser_of(name: str) -> CommandParser:
