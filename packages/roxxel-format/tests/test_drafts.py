@@ -33,7 +33,7 @@ def room(num_bytes: int) -> Generator[None]:
 
 
 def export(source: Path, output: Path, *options: str) -> int:
-    return main(["export", str(source), str(output), *options])
+    return main(["copy", str(source), str(output), *options])
 
 
 def source_of(folder: Path, *numbers: int) -> list[Path]:
@@ -72,11 +72,11 @@ def test_exports_of_one_output_at_once_are_each_whole(
         """Export the other corpus before the draft of the first has its name."""
         if not seen:
             seen.append(0)
-            assert export(second, output, "--force") == 0
+            assert export(second, output, "--exist=replace") == 0
             seen.append(int(np.load(output).sum()))
 
     monkeypatch.setattr("os.fsync", sync)
-    assert export(first, output, "--force") == 0
+    assert export(first, output, "--exist=replace") == 0
 
     assert seen == [0, 2 * 5000]
     assert np.load(output).sum() == 5000
@@ -96,7 +96,7 @@ def test_export_keeps_a_file_that_appears_meanwhile(
 
     assert export(source, output) == 1
 
-    assert f"{output}: exists already; add --force to rep" in capsys.readouterr().err
+    assert f"{output}: exists already; add --exist rep" in capsys.readouterr().err
     assert output.read_bytes() == b"mine"
     assert names_in(tmp_path) == ["1.rox", "out.npy"]
 

@@ -138,3 +138,16 @@ def test_options_of_other_formats_are_refused_for_shards(
         copy(tmp_path / "a_*.rox", tmp_path / "b_*.rox", "--separator", 0)
 
     assert "argument --separator: only for" in capsys.readouterr().err
+
+
+def test_a_flat_file_is_copied_to_shards_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [source, *options] = written(tmp_path, "nanogpt")
+
+    with pytest.raises(SystemExit) as ended:
+        copy(source, tmp_path / "all.npy", *options, "--separator", 0)
+
+    assert ended.value.code == 2
+    assert f"copy {source} to shards first" in capsys.readouterr().err
+    assert not (tmp_path / "all.npy").exists()

@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from roxxel_format import Roxxel
 
 from .helpers import corpus_of, documents_of, main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def run(*arguments: object) -> int:
@@ -233,64 +237,63 @@ def test_cat_wraps_between_words_and_ids(
     assert capfdbinary.readouterr().out == text + b"\n"
 
 
-def test_export_writes_flat_files(
+def test_a_copy_writes_flat_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "c.rox"
     Roxxel(target).write([np.arange(5, dtype=np.uint16)])
 
-    assert run("export", target, tmp_path / "a.npy") == 0
-    assert run("export", target, tmp_path / "a.bin") == 0
+    assert run("copy", target, tmp_path / "a.npy") == 0
+    assert run("copy", target, tmp_path / "a.bin") == 0
 
     # Nothing in a .bin file says of which type its tokens are.
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"{tmp_path / 'a.bin'}: 5 tokens (uint16), 10 B"
     assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
     assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == [0, 1, 2, 3, 4]
-    assert run("export", target, tmp_path / "a.txt") == 1
+    assert run("copy", target, "s3://bucket/a.npy") == 1
+    assert "name a path, and upload it" in capsys.readouterr().err
     Roxxel(tmp_path / "b.rox").write([np.array([5], np.uint16)], dtype="bfloat16")
-    assert run("export", tmp_path / "b.rox", tmp_path / "b.npy") == 0
+    assert run("copy", tmp_path / "b.rox", tmp_path / "b.npy") == 0
     assert np.load(tmp_path / "b.npy").tolist() == [5]
 
 
-def test_export_replaces_a_file_only_by_force(
+def test_a_flat_copy_replaces_a_file_only_if_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, output = tmp_path / "a.rox", tmp_path / "a.bin"
     Roxxel(target).write([[1, 2]], dtype="uint8")
     output.write_bytes(b"kept")
 
-    assert run("export", target, output) == 1
+    assert run("copy", target, output) == 1
 
-    error = f"roxxel-prepare: {output}: exists already; add --force to replace it"
+    error = f"roxxel-prepare: {output}: exists already; add --exist replace"
     assert error in capsys.readouterr().err
     assert output.read_bytes() == b"kept"
-    assert run("export", target, output, "--force") == 0
+    assert run("copy", target, output, "--exist=replace") == 0
     assert output.read_bytes() == b"\1\2"
 
 
-@pytest.mark.parametrize("alias", [None, "link", "symlink_to"])
-def test_export_never_replaces_a_shard_that_it_reads(
-    alias: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_flat_copy_never_replaces_a_shard_that_it_reads(
+    link: Callable[[Path, Path], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shard = tmp_path / "a.rox"
-    Roxxel(shard).write([[1, 2]], dtype="uint8")
-    source = shard.rename(tmp_path / "a.bin")
-    output = source
-    if alias is not None:
-        output = tmp_path / "alias.bin"
-        (os.link if alias == "link" else os.symlink)(source, output)
+    source, output = tmp_path / "a.rox", tmp_path / "alias.bin"
+    Roxxel(source).write([[1, 2]], dtype="uint8")
+    link(source, output)
 
-    assert run("export", source, output, "--force") == 1
+    assert run("copy", source, output, "--exist=replace") == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel-prepare: {output}: the export would replace {source}, a file of the "
+        f"roxxel-prepare: {output}: the copy would replace {source}, a file of the "
         "corpus; write elsewhere\n"
     )
     assert Roxxel(source).tokens[:].tolist() == [1, 2]
 
 
-def test_export_never_replaces_a_column_of_its_corpus(
+def test_a_flat_copy_never_replaces_a_column_of_its_corpus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = Roxxel(tmp_path / "c_*.rox")
@@ -298,13 +301,13 @@ def test_export_never_replaces_a_column_of_its_corpus(
     corpus.write_column("mask", [0, 1], per="token")
     (column,) = tmp_path.glob("*.mask.*.bin")
 
-    assert run("export", tmp_path / "c_*.rox", column, "--force") == 1
+    assert run("copy", tmp_path / "c_*.rox", column, "--exist=replace") == 1
 
     assert "a file of the corpus" in capsys.readouterr().err
     assert corpus.column("mask")[:].tolist() == [0, 1]
 
 
-def test_export_to_a_folder_or_a_broken_link_changes_nothing(
+def test_a_flat_copy_to_a_folder_or_a_broken_link_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "a.rox"
@@ -313,12 +316,12 @@ def test_export_to_a_folder_or_a_broken_link_changes_nothing(
     folder.mkdir()
     link.symlink_to("missing.npy")
 
-    assert run("export", target, folder, "--force") == 1
-    assert run("export", target, link) == 1
+    assert run("copy", target, folder, "--exist=replace") == 1
+    assert run("copy", target, link) == 1
 
     assert capsys.readouterr().err == (
         f"roxxel-prepare: {folder}: is a folder; name a file in it\n"
-        f"roxxel-prepare: {link}: exists already; add --force to replace it, or write "
+        f"roxxel-prepare: {link}: exists already; add --exist replace, or write "
         "elsewhere\n"
     )
     assert link.is_symlink()
@@ -429,7 +432,7 @@ def test_cat_prints_all_tokens_of_a_span_or_none(
         assert caught.value.code == 2
 
 
-def test_an_export_that_fails_leaves_nothing(
+def test_a_flat_copy_that_fails_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "c.rox"
@@ -438,7 +441,7 @@ def test_an_export_that_fails_leaves_nothing(
         file.seek(9000)
         file.write(b"damage")
 
-    assert run("export", target, tmp_path / "a.npy") == 1
+    assert run("copy", target, tmp_path / "a.npy") == 1
 
     assert "block 1 of the tokens" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [target]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from roxxel_store.files import matches_of, read_file
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import Filepath
 
 __all__ = [
-    "FOREIGN_FORMATS",
     "DatatroveTokens",
     "DocumentEnds",
     "FlatTokens",
+    "ForeignFormat",
     "MappedTokens",
     "MegatronTokens",
     "foreign_format",
@@ -69,6 +69,9 @@ __all__ = [
     "parse_datatrove",
     "parse_npy_header",
 ]
+
+ForeignFormat = Literal["flat", "megatron", "datatrove"]
+"""The formats that `open_foreign` reads."""
 
 _MAX_INDEX_SIZE = 1 << 34
 _MEGATRON_ENDS = ("_document", "_sentence")
@@ -384,7 +387,7 @@ class DatatroveTokens(MappedTokens):
         return _opened_again, (type(self), self._path, keywords, self.fingerprint)
 
 
-def foreign_format(filepath: Filepath) -> str | None:
+def foreign_format(filepath: Filepath) -> ForeignFormat | None:
     """Return the format of a corpus of another program; None if it is unknown.
 
     `open_foreign` reads these formats: `"flat"`, `"megatron"` and `"datatrove"`. The
@@ -419,7 +422,7 @@ def _is_megatron(path: Path) -> bool:
 
 def open_foreign(
     filepath: Filepath,
-    format: str | None = None,  # noqa: A002 - the name of the command's option
+    format: ForeignFormat | None = None,  # noqa: A002 - the name of the command's option
     *,
     dtype: npt.DTypeLike | None = None,
     offset: int | None = None,
@@ -446,7 +449,7 @@ def open_foreign(
         50
     """
     found = foreign_format(filepath) if format is None else format
-    reader = _READERS.get(found or "")
+    reader = None if found is None else _READERS.get(found)
     if reader is None:
         problem = f"format={format!r} is unknown"
         if format is None:
@@ -473,14 +476,11 @@ def open_foreign(
     return kind(filepath, **keywords)
 
 
-_READERS: dict[str, tuple[Callable[..., MappedTokens], frozenset[str]]] = {
+_READERS: dict[ForeignFormat, tuple[Callable[..., MappedTokens], frozenset[str]]] = {
     "flat": (FlatTokens, frozenset({"dtype", "offset", "separator", "tokenizer"})),
     "megatron": (MegatronTokens, frozenset({"separator", "tokenizer"})),
     "datatrove": (DatatroveTokens, frozenset({"separator", "tokenizer"})),
 }
-
-FOREIGN_FORMATS = tuple(_READERS)
-"""The formats that `open_foreign` reads."""
 
 
 def _shown(filepath: Filepath) -> str:

@@ -13,6 +13,10 @@ _UNITS = (
 )
 
 
+_SHORT_FROM = 10_000
+"""Smaller counts are told only in full."""
+
+
 def short_count(number: int, digits: int = 4) -> str:
     """Return a count as text, with a unit and at most `digits` digits.
 
@@ -25,6 +29,18 @@ def short_count(number: int, digits: int = 4) -> str:
         if number >= size * (1 - 0.5 / 10**digits):
             return f"{number / size:.{digits}g} {unit}"
     return str(number)
+
+
+def whole_count(number: int) -> str:
+    """Return a count in full, after its short form if it is long.
+
+    Example:
+        >>> whole_count(8795), whole_count(11_936_011)
+        ('8,795', '11.94 M (11,936,011)')
+    """
+    if number < _SHORT_FROM:
+        return f"{number:,}"
+    return f"{short_count(number)} ({number:,})"
 
 
 def short_size(num_bytes: int, digits: int = 4) -> str:

@@ -6,12 +6,13 @@ what the exit codes mean.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import EXPECTED, interruptible, spelled
+from roxxel_store.command import EXPECTED, CommandParser, interruptible, spelled
 
-from roxxel_format.cli import reading, writing
-from roxxel_format.cli.arguments import parser
+from roxxel_format.cli.reading import cat, info, verify
+from roxxel_format.cli.writing import adopt, clean, compact, copy, repair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,17 +29,18 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     Returns:
         The exit code.
     """
-    return parser(prog).run(_COMMANDS, arguments, EXPECTED, spelled)
+    found = parser(prog)
+    return found.run(found.acts, arguments, EXPECTED, spelled)
 
 
-_COMMANDS = {
-    "info": reading.info,
-    "verify": reading.verify,
-    "cat": reading.cat,
-    "export": reading.export,
-    "copy": writing.copy,
-    "compact": writing.compact,
-    "adopt": writing.adopt,
-    "repair": writing.repair,
-    "clean": writing.clean,
-}
+def parser(prog: str) -> CommandParser:
+    """Return the parser, which calls the function of a command."""
+    verifying, printing = partial(verify, prog=prog), partial(cat, prog=prog)
+    return CommandParser.of(
+        [info, verifying, printing, copy, compact, repair, adopt, clean],
+        "roxxel-format",
+        prog=prog,
+        description="Inspect, check, copy and repair corpora of .rox shards.\n\n"
+        "`roxxel write` (without roxxel: `roxxel-prepare write`) makes corpora of "
+        "files.",
+    )

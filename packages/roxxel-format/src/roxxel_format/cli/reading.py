@@ -1,19 +1,22 @@
-"""Commands that read: info, verify, cat and export."""
+"""Commands that read: info, verify and cat."""
 
 from __future__ import annotations
 
-import io
+import argparse
 import json
-import os
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import numpy as np
-from roxxel_store.amounts import short_count, short_size
-from roxxel_store.command import FOUND, Progress, terminal_width
-from roxxel_store.output import Output
+from roxxel_store.amounts import short_size, whole_count
+from roxxel_store.command import (
+    Found,
+    Progress,
+    UsageError,
+    positive,
+    terminal_width,
+)
 from roxxel_store.screen import note, printable, put, say
 
 from roxxel_format._read.opening import open_corpus
@@ -24,54 +27,75 @@ from roxxel_format.naming import documents_at, named
 from roxxel_format.texts import text_codec
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.input_totals import InputTotals
 
-_CHUNK = 1 << 20
 _MOST_INPUTS = 10
 """Maximum number of input files that `info` lists one by one."""
 
-
-_SHORT_FROM = 10_000
-"""Smaller counts are printed only in full."""
 
 _MOST_LETTERS = 160
 """Maximum number of characters that `info` prints for one fact."""
 
 
-def info(options: argparse.Namespace) -> int:
-    """Print what a corpus holds."""
-    paths = _paths(options)
-    with Roxxel(paths) as corpus:
-        contents = open_corpus(corpus.filepath, corpus.fingerprint)
+def span(text: str) -> tuple[int, int]:
+    """Parse the half-open span `A:B`."""
+    start, _, stop = text.partition(":")
+    if start.isdecimal() and stop.isdecimal() and int(start) <= int(stop):
+        return int(start), int(stop)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a span A:B with A up to B, such as 0:100"
+    )
+
+
+Corpus = Sequence[
+    Annotated[str, "a file, a folder, a pattern, or a URL of these; or several shards"]
+]
+
+
+def info(corpus: Corpus, *, json_: bool = False, lengths: bool = True) -> None:
+    """Describe a corpus: sizes, dtype, versions.
+
+    Columns, the lengths of documents, and the input files are listed too.
+
+    Args:
+        corpus: The corpus.
+        json_: Print one JSON object.
+        lengths: Leave out what has to be read from every shard: the lengths of
+            documents, and the input files.
+
+    Example:
+        roxxel format info 'web_*.rox'
+    """
+    with Roxxel(_paths(corpus)) as opened:
+        contents = open_corpus(opened.filepath, opened.fingerprint)
         facts: dict[str, Any] = {
-            "shards": corpus.num_shards,
-            "tokens": corpus.num_tokens,
-            "documents": corpus.num_documents,
-            **_bin_facts(corpus),
-            "dtype": corpus.dtype_name,
-            "token_range": corpus.token_range_seen,
-            "block_size": corpus.block_size,
+            "shards": opened.num_shards,
+            "tokens": opened.num_tokens,
+            "documents": opened.num_documents,
+            **_bin_facts(opened),
+            "dtype": opened.dtype_name,
+            "token_range": opened.token_range_seen,
+            "block_size": opened.block_size,
             "bytes": sum(contents.shards.num_bytes),
-            "fingerprint": corpus.fingerprint,
-            "tokenizer": corpus.tokenizer,
-            "metadata": corpus.metadata,
+            "fingerprint": opened.fingerprint,
+            "tokenizer": opened.tokenizer,
+            "metadata": opened.metadata,
         }
         facts["metadata"].pop("input_files", None)  # Lists only one unit's inputs.
         tables = _manifest_tables(contents)
-        lengths = None if options.no_lengths else corpus.document_lengths()
-        inputs = [] if options.no_lengths else corpus.input_totals()
-    if options.json:
-        if lengths is not None:
-            facts["lengths"] = lengths.to_dict()
+        counted = opened.document_lengths() if lengths else None
+        inputs = opened.input_totals() if lengths else []
+    if json_:
+        if counted is not None:
+            facts["lengths"] = counted.to_dict()
             facts["inputs"] = [asdict(each) for each in inputs]
             facts["bytes_per_token"] = _bytes_per_token(inputs)
         say(json.dumps(facts | tables))
-        return 0
+        return
     for name, text in _facts_for_people(facts):
         say(f"{name:12} {text}")
     for number, (name, value) in enumerate(facts["metadata"].items()):
@@ -80,20 +104,19 @@ def info(options: argparse.Namespace) -> int:
     for name, rows in _tables_for_people(tables).items():
         for number, text in enumerate(rows):
             say(f"{'' if number else name:12} {printable(text)}")
-    if lengths is not None:
+    if counted is not None:
         say(
-            f"{'lengths':12} {lengths.least:,} to {lengths.greatest:,} tokens, "
-            f"{lengths.mean:,.1f} on average"
+            f"{'lengths':12} {counted.least:,} to {counted.greatest:,} tokens, "
+            f"{counted.mean:,.1f} on average"
         )
-        shares = (f"{each} % {at:,}" for each, at in lengths.percentiles.items())
+        shares = (f"{each} % {at:,}" for each, at in counted.percentiles.items())
         say(f"{'percentiles':12} {', '.join(shares)}")
         say(f"{'tokens':>24} {'documents':>12}")
-        for line in lengths.lines():
+        for line in counted.lines():
             say(line)
     num_tokens = facts["tokens"] - facts.get("padding", 0)
     for line in _input_lines(inputs, num_tokens):
         say(line)
-    return 0
 
 
 def _bin_facts(corpus: Roxxel) -> dict[str, int]:
@@ -112,7 +135,7 @@ def _facts_for_people(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield a name and a text for each fact, with units."""
     for name in ("tokens", "documents", "shards", "bins", "unit", "cut", "padding"):
         if name in facts:
-            yield name, _count(facts[name])
+            yield name, whole_count(facts[name])
     yield "size", short_size(facts["bytes"])
     seen = facts["token_range"]
     ids = "" if seen is None else f", ids {seen[0]:,} to {seen[1]:,}"
@@ -120,13 +143,6 @@ def _facts_for_people(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "blocks", f"{facts['block_size']:,} bytes, each with a checksum"
     yield "tokenizer", printable(facts["tokenizer"] or "not recorded")
     yield "fingerprint", facts["fingerprint"]
-
-
-def _count(number: int) -> str:
-    """Return a count in short and in full: `11.94 M (11,936,011)`."""
-    return (
-        f"{number:,}" if number < _SHORT_FROM else f"{short_count(number)} ({number:,})"
-    )
 
 
 def _shown(value: Any) -> str:
@@ -190,13 +206,12 @@ def _per_token(inputs: Sequence[InputTotals]) -> str:
     return "" if ratio is None else f", {ratio:.2f} bytes of text per token"
 
 
-def _paths(options: argparse.Namespace) -> str | list[str]:
+def _paths(paths: Corpus) -> str | Corpus:
     """Return a single path as `str`, because for a list `Roxxel` ignores manifests.
 
     If the files belong to two corpora, an unquoted pattern probably matched a held-out
     corpus too, so a note says that they are read as one.
     """
-    paths: list[str] = options.corpus
     owners = owners_of(paths) if len(paths) > 1 else []
     if len(owners) > 1:
         note(
@@ -258,34 +273,79 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def verify(options: argparse.Namespace) -> int:
-    """Compare every block of a corpus with its checksum."""
-    shown = Progress(f"verifying {' '.join(options.corpus)}")
-    with Roxxel(_paths(options)) as corpus, shown as progress:
-        report = corpus.verify(progress=progress)
+def verify(corpus: Corpus, *, prog: str) -> None:
+    """Verify the checksum of every block.
+
+    Each damaged block is named with its documents.
+
+    Args:
+        corpus: The corpus.
+        prog: Name of the program, which begins the line of a damaged block.
+
+    Raises:
+        Found: A block is damaged.
+
+    Example:
+        roxxel format verify 'web_*.rox'
+    """
+    shown = Progress(f"verifying {' '.join(corpus)}")
+    with Roxxel(_paths(corpus)) as opened, shown as progress:
+        report = opened.verify(progress=progress)
     for error in report.errors:
-        note(f"{options.prog}: {error}")
+        note(f"{prog}: {error}")
     if not report.ok:
-        return FOUND
+        raise Found
     shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
     say(f"{shards}, {short_size(report.num_bytes)}: all checksums match")
-    return 0
 
 
-def cat(options: argparse.Namespace) -> int:
-    """Print documents or tokens, as text or as numbers."""
-    with Roxxel(_paths(options), check="blocks") as corpus:
-        decode = None if options.ids else _decoder(corpus, options)
-        width = options.width or terminal_width()
-        for number, part in _chosen(corpus, options):
-            if options.names and number is not None:
-                say(f"document {number}{named(corpus, number)}:")
+def cat(
+    corpus: Corpus,
+    *,
+    document: Sequence[Annotated[str, "I|NAME"]] = (),
+    tokens: Annotated[tuple[int, int] | None, span, "A:B"] = None,
+    ids: bool = False,
+    names: bool = False,
+    tokenizer: Annotated[str | None, "PATH"] = None,
+    width: Annotated[int | None, positive, "COLUMNS"] = None,
+    prog: str,
+) -> None:
+    r"""Print documents or tokens.
+
+    Prints all documents, some documents, or a range of tokens, as text or as ids. A
+    file or a pipe gets a document as it is; a terminal gets characters that would
+    control it as escapes, such as \x1b.
+
+    Args:
+        corpus: The corpus.
+        document: A number, from 0; or a name of the column id, path or url, such as
+            web/17. Put id= before a name of digits; repeatable (default: all
+            documents).
+        tokens: The tokens from A to before B.
+        ids: Print ids, not text.
+        names: Print the number and the name of each document before it.
+        tokenizer: The file tokenizer.json, its folder, or a Hugging Face name (default:
+            the one that is kept with the corpus).
+        width: Wrap lines between words (default: the width of the terminal, and no
+            wrapping into a file or a pipe).
+        prog: Name of the program, which begins the line of a warning.
+
+    Example:
+        roxxel format cat 'web_*.rox' --document 7
+    """
+    if document and tokens is not None:
+        raise UsageError("argument --tokens: not allowed with argument --document")
+    with Roxxel(_paths(corpus), check="blocks") as opened:
+        decode = None if ids else _decoder(opened, tokenizer, prog)
+        width = width or terminal_width()
+        for number, part in _chosen(opened, document, tokens):
+            if names and number is not None:
+                say(f"document {number}{named(opened, number)}:")
             if decode is None:
                 line = " ".join(map(str, part.tolist())).encode()
             else:
                 line = decode(part)
             put(_wrapped(line, width) + b"\n")
-    return 0
 
 
 def _wrapped(text: bytes, width: int | None) -> bytes:
@@ -310,19 +370,19 @@ def _wrapped(text: bytes, width: int | None) -> bytes:
 
 
 def _decoder(
-    corpus: Roxxel, options: argparse.Namespace
+    corpus: Roxxel, tokenizer: str | None, prog: str
 ) -> Callable[[Tokens], bytes] | None:
     """Return a function that decodes tokens; None if the corpus has no tokenizer.
 
     If loading the recorded tokenizer fails, print the reason and return None.
     """
     try:
-        codec = text_codec(corpus, options.tokenizer)
+        codec = text_codec(corpus, tokenizer)
     except (OSError, ValueError, TypeError, ImportError) as error:
-        if options.tokenizer is not None:
+        if tokenizer is not None:
             raise
         note(
-            f"{options.prog}: the recorded tokenizer {corpus.tokenizer} cannot be "
+            f"{prog}: the recorded tokenizer {corpus.tokenizer} cannot be "
             f"loaded ({error}); pass --tokenizer to see text"
         )
         return None
@@ -330,11 +390,11 @@ def _decoder(
 
 
 def _chosen(
-    corpus: Roxxel, options: argparse.Namespace
+    corpus: Roxxel, documents: Sequence[str], tokens: tuple[int, int] | None
 ) -> Iterator[tuple[int | None, Tokens]]:
     """Yield pairs of document number and tokens; the number of a range is None."""
-    if options.tokens is not None:
-        start, stop = options.tokens
+    if tokens is not None:
+        start, stop = tokens
         if stop > corpus.num_tokens:
             raise IndexError(
                 f"{corpus.filepath}: tokens {start}:{stop} are out of range; there are "
@@ -343,69 +403,7 @@ def _chosen(
         yield None, corpus.tokens[start:stop]
         return
     numbers: Iterable[int] = range(corpus.num_documents)
-    if options.document:
-        numbers = [n for text in options.document for n in documents_at(corpus, text)]
+    if documents:
+        numbers = [n for text in documents for n in documents_at(corpus, text)]
     for number in numbers:
         yield number, corpus.documents[number]
-
-
-def export(options: argparse.Namespace) -> int:
-    """Verify every block, and write all tokens into one flat file."""
-    output = Path(options.output)
-    if output.suffix not in {".npy", ".bin"}:
-        raise ValueError(f"{output}: must end in .npy or .bin")
-    _check_free(output, options)
-    with Roxxel(_paths(options), check="blocks") as corpus:
-        _check_apart(output, corpus)
-        with Output(output) as file:
-            _write_flat(corpus, file, header=output.suffix == ".npy")
-            file.finish()
-            _check_free(output, options)
-            file.publish()
-        say(
-            f"{output}: {_count(corpus.num_tokens)} tokens ({corpus.dtype}), "
-            f"{short_size(output.stat().st_size)}"
-        )
-    return 0
-
-
-def _check_free(output: Path, options: argparse.Namespace) -> None:
-    if output.is_dir():
-        raise IsADirectoryError(f"{output}: is a folder; name a file in it")
-    if os.path.lexists(output) and not options.force:
-        raise FileExistsError(
-            f"{output}: exists already; add --force to replace it, or write elsewhere"
-        )
-
-
-def _check_apart(output: Path, corpus: Roxxel) -> None:
-    """Check that the output is not a file of any version of the corpus."""
-    if not output.exists():
-        return
-    contents = open_corpus(corpus.filepath, corpus.fingerprint)
-    paths = [Path(path) for path in contents.paths]
-    others = contents.manifest.file_names() - {*contents.shards.names}
-    paths += [paths[0].parent / name for name in others]
-    for path in paths:
-        if path.exists() and output.samefile(path):
-            raise ValueError(
-                f"{output}: the export would replace {path}, a file of the corpus; "
-                "write elsewhere"
-            )
-
-
-def _write_flat(corpus: Roxxel, file: Output, *, header: bool) -> None:
-    # numpy has no bfloat16, so the export stores its bits as uint16.
-    dtype = corpus.dtype if corpus.dtype.kind in "biuf" else np.dtype("<u2")
-    if header:
-        fields: dict[str, Any] = {
-            "descr": np.lib.format.dtype_to_descr(dtype),
-            "fortran_order": False,
-            "shape": (corpus.num_tokens,),
-        }
-        head = io.BytesIO()
-        np.lib.format.write_array_header_1_0(head, fields)
-        file.write(head.getvalue())
-    starts = range(0, corpus.num_tokens, _CHUNK)
-    for start in starts:
-        file.write(corpus.tokens[start : start + _CHUNK].view(np.uint8).data)

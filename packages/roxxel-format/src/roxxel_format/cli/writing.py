@@ -2,144 +2,337 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import io
+import os
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from roxxel_store.amounts import short_size
-from roxxel_store.command import Progress
+import numpy as np
+from roxxel_store.amounts import short_size, whole_count
+from roxxel_store.command import Progress, UsageError, size
+from roxxel_store.output import Output
 from roxxel_store.screen import note, say
+from roxxel_store.urls import url_of
 
+from roxxel_format._read.opening import open_corpus
+from roxxel_format._write.compact import FULL_SHARD_BYTES
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.recipe import Recipe, Separator
 from roxxel_format._write.rescue import repair_shard
 from roxxel_format._write.tokenizers import load
 from roxxel_format.corpus import Roxxel
-from roxxel_format.foreign import foreign_format, open_foreign
+from roxxel_format.foreign import ForeignFormat, foreign_format, open_foreign
 
-if TYPE_CHECKING:
-    import argparse
+_CHUNK = 1 << 20
 
 
-def copy(options: argparse.Namespace) -> int:
-    """Copy a corpus to another folder or bucket."""
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name in ("dtype", "offset", "tokenizer", "max_shard_bytes")
-        if getattr(options, name) is not None
-    ]
-    if options.separator is not Separator.OF_TOKENIZER:
-        given.append("--separator")
-    found = options.format or foreign_format(options.source)
-    if found is not None:
-        return _copy_foreign(options, found)
-    if given:
-        options.usage_error(
-            f"argument {given[0]}: only for a source of another format; "
-            f"{options.source} is read as .rox shards, so name its --format, or leave "
-            "this argument out"
+@dataclass(frozen=True, kw_only=True)
+class Foreign:
+    """How to read the tokens of another program.
+
+    Attributes:
+        format: The source's format (default: by its name and its first bytes).
+        dtype: Type of tokens without a header, such as uint16.
+        offset: Bytes before the first token of each flat file (default: a header of
+            .npy or llm.c, else 0).
+        separator: The token that ends each document, or its name in --tokenizer; flat
+            files need it, and none makes all their tokens one document (default: as
+            the source says).
+        tokenizer: The tokenizer of the tokens, to record it: tokenizer.json, its
+            folder, or a Hugging Face name (default: none is recorded).
+        max_shard_bytes: Largest size of a shard, such as 1G; a larger document has a
+            shard of its own (default: no limit).
+    """
+
+    format: ForeignFormat | None = None
+    dtype: Annotated[str | None, "DTYPE"] = None
+    offset: Annotated[int | None, partial(size, least=0), "BYTES"] = None
+    separator: Annotated[int | str | Separator | None, Separator.parse, "TOKEN"] = (
+        Separator.OF_TOKENIZER
+    )
+    tokenizer: Annotated[str | None, "PATH"] = None
+    max_shard_bytes: Annotated[int | None, size, "BYTES"] = None
+
+
+def copy(
+    source: Annotated[str, "a file, a folder, a pattern, or a URL of these"],
+    target: Annotated[
+        str,
+        "a folder or a pattern, or a URL of one; or a flat .npy or .bin file",
+    ],
+    *,
+    exist: Literal["error", "replace"] = "error",
+    foreign: Foreign,
+) -> None:
+    """Copy a corpus to a folder or a bucket, or from or to another format.
+
+    Versions and columns are copied too. Every block is verified, and the commit comes
+    last. Run the same command again to continue an interrupted copy, or to bring a copy
+    up to date. Tokens of another program (nanoGPT, llm.c, OLMo, Megatron, datatrove)
+    become shards with documents. For programs that do not read shards, write all tokens
+    into one flat file: .npy, or .bin without a header.
+
+    Args:
+        source: What to copy.
+        target: Where to.
+        exist: If the target is another corpus, or a flat file, replace it, or stop.
+        foreign: From another format.
+
+    Example:
+        roxxel format copy 'web_*.rox' s3://bucket/web/
+        roxxel format copy tokens.bin 'web_*.rox' --dtype uint16 --separator 50256
+        roxxel format copy 'web_*.rox' web.npy
+    """
+    found = foreign.format or foreign_format(source)
+    is_flat = Path(target).suffix in {".npy", ".bin"}
+    if found is not None and is_flat:
+        raise UsageError(
+            f"argument TARGET: {target} is a flat file, which only a corpus of .rox "
+            f"shards is copied to; copy {source} to shards first"
         )
-    corpus, target = Roxxel(options.source), options.target
+    if found is not None:
+        _copy_foreign(source, target, exist, foreign, found)
+        return
+    for field in fields(foreign):
+        if getattr(foreign, field.name) is not field.default:
+            raise UsageError(
+                f"argument --{field.name.replace('_', '-')}: only for a source of "
+                f"another format; {source} is read as .rox shards, so name its "
+                "--format, or leave this argument out"
+            )
+    if is_flat:
+        _copy_flat(source, target, replaces=exist == "replace")
+        return
+    corpus = Roxxel(source)
     with Progress(f"copying to {target}") as progress:
-        summary = corpus.copy_to(target, exist=options.exist, progress=progress)
+        summary = corpus.copy_to(target, exist=exist, progress=progress)
     say(str(summary).replace("wrote", "copied"))
-    return 0
 
 
-def _copy_foreign(options: argparse.Namespace, found: str) -> int:
+def _copy_foreign(
+    source: str,
+    target: str,
+    exist: Literal["error", "replace"],
+    options: Foreign,
+    found: ForeignFormat,
+) -> None:
     """Write the documents of a corpus of another format as shards."""
     separator, is_given = options.separator, True
-    if separator is Separator.OF_TOKENIZER:
+    if isinstance(separator, Separator):
         separator, is_given = None, False
     if isinstance(separator, str):
         if options.tokenizer is None:
-            options.usage_error(
+            raise UsageError(
                 f"argument --separator: {separator!r} is not a token id; write a "
                 "number, or pass the --tokenizer that has this token"
             )
         separator = load(options.tokenizer).token(separator)
     reader = open_foreign(
-        options.source,
+        source,
         found,
         dtype=options.dtype,
         offset=options.offset,
         separator=separator,
     )
     if found == "flat" and not is_given:
-        options.usage_error(
-            f"argument --separator: {options.source} does not record where documents "
+        raise UsageError(
+            f"argument --separator: {source} does not record where documents "
             "end; pass the token that ends them, or none for one document"
         )
     if not reader.num_tokens:
-        raise ValueError(f"{options.source}: holds no tokens; check the path")
+        raise ValueError(f"{source}: holds no tokens; check the path")
     is_one = found == "flat" and separator is not None and reader.num_documents == 1
     # The last token of a single document may be the only separator.
     if is_one and reader.read([reader.num_tokens - 1], 1)[0, 0] != separator:
         note(
-            f"{options.source}: the separator {separator} is nowhere in it, so all "
+            f"{source}: the separator {separator} is nowhere in it, so all "
             f"{reader.num_tokens:,} tokens are one document"
         )
     write = CorpusWrite(
-        options.target,
+        target,
         Recipe(
             separator=separator,
             max_shard_bytes=options.max_shard_bytes,
             dtype=reader.dtype,
             tokenizer=options.tokenizer,
-            metadata={"source": options.source},
-            exist="replace" if options.exist == "replace" else "keep",
+            metadata={"source": source},
+            exist="replace" if exist == "replace" else "keep",
             inputs=f"{found} {reader.fingerprint}",
         ),
     )
     summary = write.run(reader.documents)
     if not summary.kept:
         say(str(summary).replace("wrote", "copied"))
-    return 0
 
 
-def clean(options: argparse.Namespace) -> int:
-    """Remove files of interrupted writes."""
-    removed = Roxxel(options.corpus).remove_leftovers(abandon=options.abandon)
+def _copy_flat(source: str, target: str, *, replaces: bool) -> None:
+    """Verify every block, and write all tokens into one file on a disk."""
+    if url_of(target) is not None:
+        raise ValueError(
+            f"{target}: a flat file is written to a disk; name a path, and upload it"
+        )
+    output = Path(target)
+    _check_free(output, replaces=replaces)
+    with Roxxel(source, check="blocks") as corpus:
+        _check_apart(output, corpus)
+        with Output(output) as file:
+            _write_tokens(corpus, file, header=output.suffix == ".npy")
+            file.finish()
+            _check_free(output, replaces=replaces)
+            file.publish()
+        say(
+            f"{output}: {whole_count(corpus.num_tokens)} tokens ({corpus.dtype}), "
+            f"{short_size(output.stat().st_size)}"
+        )
+
+
+def _check_free(output: Path, *, replaces: bool) -> None:
+    if output.is_dir():
+        raise IsADirectoryError(f"{output}: is a folder; name a file in it")
+    if os.path.lexists(output) and not replaces:
+        raise FileExistsError(
+            f"{output}: exists already; add --exist replace, or write elsewhere"
+        )
+
+
+def _check_apart(output: Path, corpus: Roxxel) -> None:
+    """Check that the output is not a file of any version of the corpus."""
+    if not output.exists():
+        return
+    contents = open_corpus(corpus.filepath, corpus.fingerprint)
+    paths = [Path(path) for path in contents.paths]
+    others = contents.manifest.file_names() - {*contents.shards.names}
+    paths += [paths[0].parent / name for name in others]
+    for path in paths:
+        if path.exists() and output.samefile(path):
+            raise ValueError(
+                f"{output}: the copy would replace {path}, a file of the corpus; "
+                "write elsewhere"
+            )
+
+
+def _write_tokens(corpus: Roxxel, file: Output, *, header: bool) -> None:
+    # numpy has no bfloat16, so the file has its bits as uint16.
+    dtype = corpus.dtype if corpus.dtype.kind in "biuf" else np.dtype("<u2")
+    if header:
+        fields: dict[str, Any] = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": (corpus.num_tokens,),
+        }
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, fields)
+        file.write(head.getvalue())
+    starts = range(0, corpus.num_tokens, _CHUNK)
+    for start in starts:
+        file.write(corpus.tokens[start : start + _CHUNK].view(np.uint8).data)
+
+
+def clean(
+    corpus: Annotated[str, "a file, a folder, a pattern, or a URL of these"],
+    *,
+    abandon: bool = False,
+) -> None:
+    """Remove files of interrupted writes.
+
+    Committed files stay, and so does a preparation that the same command would
+    continue; --abandon removes it too. Each removed file is printed. While a write goes
+    on, nothing is removed; in a bucket, which has no locks, nothing younger than a
+    week.
+
+    Args:
+        corpus: The corpus.
+        abandon: Also give up a preparation that is not committed, with its plan and
+            shards, and shards whose manifest was lost or never committed.
+
+    Example:
+        roxxel format clean 'web_*.rox'
+    """
+    removed = Roxxel(corpus).remove_leftovers(abandon=abandon)
     for path in removed:
         say(f"removed {path}")
     if not removed:
-        say(f"{options.corpus}: nothing to remove")
-    return 0
+        say(f"{corpus}: nothing to remove")
 
 
-def compact(options: argparse.Namespace) -> int:
-    """Merge the small shards of a corpus."""
-    with Progress(f"merging {options.corpus}") as progress:
-        done = Roxxel(options.corpus).compact(
-            max_shard_bytes=options.max_shard_bytes, progress=progress
+def compact(
+    corpus: Annotated[str, "a folder, a pattern such as wiki_*.rox, or a URL of one"],
+    *,
+    max_shard_bytes: Annotated[int, size, "BYTES"] = FULL_SHARD_BYTES,
+) -> None:
+    """Merge the small shards of many appends.
+
+    Tokens, documents, columns and versions stay the same, so a run that began with any
+    version resumes. Verifies every block, commits, and then deletes the merged files. A
+    program that has the corpus open may stop, with the error that a file is missing;
+    start it again.
+
+    Args:
+        corpus: The corpus.
+        max_shard_bytes: Largest size of a merged shard (default: 1G).
+
+    Example:
+        roxxel format compact 'web_*.rox'
+    """
+    with Progress(f"merging {corpus}") as progress:
+        done = Roxxel(corpus).compact(
+            max_shard_bytes=max_shard_bytes, progress=progress
         )
     if not done.num_merged:
-        say(f"{options.corpus}: no small shards follow each other, nothing to merge")
-        return 0
+        say(f"{corpus}: no small shards follow each other, nothing to merge")
+        return
     versions = f"{done.num_versions:,} version{'s' * (done.num_versions != 1)}"
     say(
-        f"{options.corpus}: merged {done.num_merged:,} shards into "
+        f"{corpus}: merged {done.num_merged:,} shards into "
         f"{done.num_written:,} ({short_size(done.num_bytes)}); the corpus has "
         f"{done.num_shards:,} shard{'s' * (done.num_shards != 1)} now, and "
         f"its {versions} stay{'s' * (done.num_versions == 1)} readable"
     )
-    return 0
 
 
-def adopt(options: argparse.Namespace) -> int:
-    """Verify shards without a manifest, and make them a corpus."""
-    with Progress(f"verifying {options.corpus}") as progress:
-        report = Roxxel(options.corpus).adopt(progress=progress)
+def adopt(
+    corpus: Annotated[str, "a folder, or a pattern such as wiki_*.rox"],
+) -> None:
+    """Make shards without a manifest a corpus.
+
+    Verifies the shards that a pattern or a folder names, and writes the manifest that
+    makes them a corpus. Use it if the manifest was lost, or if you wrote the shards
+    yourself. The shards keep their names, and natural order decides: 2 comes before 10.
+    That may be another order than the lost one if the corpus was compacted, or prepared
+    and then appended to, so restore the manifest if you can. Nothing is written if a
+    shard is damaged, or if the shards differ in dtype, block size, separator or
+    tokenizer.
+
+    Args:
+        corpus: The shards.
+
+    Example:
+        roxxel format adopt 'web_*.rox'
+    """
+    with Progress(f"verifying {corpus}") as progress:
+        report = Roxxel(corpus).adopt(progress=progress)
     shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
-    say(
-        f"{options.corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound"
-    )
-    return 0
+    say(f"{corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound")
 
 
-def repair(options: argparse.Namespace) -> int:
-    """Replace a damaged shard by a copy of it."""
-    num_bytes = repair_shard(options.shard, options.copy)
+def repair(shard: str, *, from_: Annotated[str, "COPY", "a file or a URL"]) -> None:
+    """Replace a damaged shard by a copy of it.
+
+    Fetches the copy, verifies it against the digest that the shard records, and renames
+    it to the shard. Changes nothing if no block is damaged, or if the copy is damaged
+    too. Restart programs that have the shard open, because they read the old file.
+
+    Args:
+        shard: The damaged file.
+        from_: The copy of SHARD.
+
+    Example:
+        roxxel format repair web_00003.rox --from s3://bucket/web/web_00003.rox
+    """
+    num_bytes = repair_shard(shard, from_)
     if num_bytes is None:
-        say(f"{options.shard}: all checksums match, so nothing was changed")
+        say(f"{shard}: all checksums match, so nothing was changed")
     else:
-        say(f"{options.shard}: replaced, {short_size(num_bytes)}, all checksums match")
-    return 0
+        say(f"{shard}: replaced, {short_size(num_bytes)}, all checksums match")
