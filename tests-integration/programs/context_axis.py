@@ -237,8 +237,8 @@ def commands(folder: Path) -> list[int]:
     document = f"{read.source}:{read.documents[0]}"
     return [
         main(["verify", whole, "--steps", "1:5", "--trust"]),
-        main(["replay", whole, "--without", document, "--from", "0", "--trust"]),
-        main(["sample", whole, "--prompt", "The", "--tokens", "8"]),
+        main(["replay", whole, "--without", document, "--step", "0", "--trust"]),
+        main(["sample", whole, "--prompt", "The", "--max-tokens", "8"]),
     ]
 
 

@@ -80,7 +80,7 @@ def _table(model: Any) -> Any:
 def test_sample_and_export_work_on_the_run_of_a_program(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(capsys, "sample", trained, "--prompt", "tea", "--tokens", "3")
+    assert said(capsys, "sample", trained, "--prompt", "tea", "--max-tokens", "3")
     assert "parameters" in said(capsys, "export", trained, tmp_path / "hf")
 
 
@@ -147,7 +147,7 @@ def test_any_other_model_is_given_by_its_function(
         "made = None\ndef make():\n    return made()\n"
     )
     monkeypatch.chdir(tmp_path)
-    words = ["sample", str(run), "--prompt", "tea", "--tokens", "2"]
+    words = ["sample", str(run), "--prompt", "tea", "--max-tokens", "2"]
 
     assert main(words) == 1
     assert "--model MODULE:FUNCTION" in capsys.readouterr().err

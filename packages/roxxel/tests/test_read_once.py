@@ -49,7 +49,7 @@ def test_a_command_opens_no_file_of_a_run_again_and_again(tmp_path: Path) -> Non
         ["audit", "run"],
         ["show", "run", "--step", "1"],
         ["where", "run", "--document", "code:1"],
-        ["replay", "run", "--without", "self:0", "--from", "1"],
+        ["replay", "run", "--without", "self:0", "--step", "1"],
         ["ckpt", "verify", "run/checkpoints@2"],
     ]
 

@@ -175,7 +175,7 @@ def unread(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Replay:
 def test_a_document_that_no_step_reads_changes_no_bit(
     project: Path, unread: Replay, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunFolderError, match=r"no step .* learns it.*--from STEP"):
+    with pytest.raises(RunFolderError, match=r"no step .* learns it.*--step STEP"):
         replay(project / "run", {"code": [UNREAD]}, out=tmp_path)
 
     [branch] = unread.branches
@@ -414,7 +414,7 @@ def test_each_document_has_a_branch_and_a_place_in_the_table(
 ) -> None:
     numbers = f"code:{UNREAD},{UNREAD - 1}"
     command = ["replay", project / "run", "--without", numbers, "--each"]
-    command += ["--from", "30", "--out", tmp_path]
+    command += ["--step", "30", "--out", tmp_path]
     first = json.loads(said(capsys, *command, "--json"))
     shutil.rmtree(tmp_path / f"without-code-{UNREAD}")
     again = json.loads(said(capsys, *command, "--json"))
@@ -516,7 +516,7 @@ def test_a_config_that_changed_after_the_start_is_followed_and_said(
 ) -> None:
     run = restarted(project, tmp_path, "log_every = 1", "log_every = 2")
     out = tmp_path / "branches"
-    options = ["--without", f"code:{UNREAD}", "--from", "30", "--out", out]
+    options = ["--without", f"code:{UNREAD}", "--step", "30", "--out", out]
 
     printed = said(capsys, "replay", run, *options)
 
@@ -527,7 +527,7 @@ def test_a_config_that_changed_after_the_start_is_followed_and_said(
 @pytest.mark.parametrize(
     ("without", "options", "message"),
     [
-        ({"self": [0]}, {}, "--from 0.*keep_every"),
+        ({"self": [0]}, {}, "--step 0.*keep_every"),
         ({"self": [LONG]}, {"step": 36}, "has learned it before step 36"),
         ({"self": [LONG]}, {"step": 7}, "has no checkpoint of step 7"),
         ({"self": [LONG, 3]}, {"step": 0, "out": None}, "another --out"),

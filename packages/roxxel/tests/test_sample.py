@@ -151,7 +151,7 @@ def test_the_model_of_a_run_continues_a_text(
     (tmp_path / "run.toml").write_text(TEXT_RUN)
     assert main(["train", str(tmp_path / "run.toml")]) == 0
     capsys.readouterr()
-    run, prompt = str(tmp_path / "run"), ("--prompt", "to be", "--tokens", "4")
+    run, prompt = str(tmp_path / "run"), ("--prompt", "to be", "--max-tokens", "4")
 
     newest = said(capsys, "sample", run, *prompt)
     assert newest.startswith("to be")
@@ -164,11 +164,11 @@ def test_the_model_of_a_run_continues_a_text(
 
     # More tokens than the context has, and a prompt of more.
     for text, count in (("to be", "99"), ("to be " * 20, "4")):
-        shown = said(capsys, "sample", run, "--prompt", text, "--tokens", count)
+        shown = said(capsys, "sample", run, "--prompt", text, "--max-tokens", count)
         assert shown.startswith(text.strip())
     few = said(capsys, "sample", run, *prompt, "--context", "2", "--json")
     assert json.loads(few)["tokens"] <= 4
-    assert main(["sample", run, "--prompt", "", "--tokens", "4"]) == 0
+    assert main(["sample", run, "--prompt", "", "--max-tokens", "4"]) == 0
 
 
 def test_the_name_of_a_special_token_in_a_prompt_is_this_token(
@@ -182,7 +182,7 @@ def test_the_name_of_a_special_token_in_a_prompt_is_this_token(
     prompt = "<|endoftext|>" * 5  # 5 tokens; as text, more than the context
 
     shown = said(
-        capsys, "sample", tmp_path / "run", "--prompt", prompt, *("--tokens", 9)
+        capsys, "sample", tmp_path / "run", "--prompt", prompt, *("--max-tokens", 9)
     )
 
     assert shown.startswith(prompt)
@@ -208,16 +208,19 @@ def test_texts_begin_and_end_as_the_sources_say_together(
         return str(tmp_path / save_path)
 
     # The primary records no separator, so that of the other source counts.
-    assert main(["sample", train("one", None, 0), "--prompt", "", "--tokens", "4"]) == 0
+    assert (
+        main(["sample", train("one", None, 0), "--prompt", "", "--max-tokens", "4"])
+        == 0
+    )
     capsys.readouterr()
 
     for run, named in (
         (train("several", 0, 1), "token 0 in source 'self' and token 1 in source 's1'"),
         (train("none", None), "no token ends its documents"),
     ):
-        assert main(["sample", run, "--prompt", "to", "--tokens", "4"]) == 0
+        assert main(["sample", run, "--prompt", "to", "--max-tokens", "4"]) == 0
         capsys.readouterr()
-        assert main(["sample", run, "--prompt", "", "--tokens", "4"]) == 1
+        assert main(["sample", run, "--prompt", "", "--max-tokens", "4"]) == 1
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert named in error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 from typing import TYPE_CHECKING
@@ -196,11 +195,10 @@ def test_a_run_that_was_copied_without_its_receipt_says_so(
 ) -> None:
     (project / "run.toml").write_text(CONFIG + '\n[without]\nweb = "web_scan.json"\n')
     config = load_config("run.toml")
-    given_ = argparse.Namespace(scan=[])
-    assert len(scans_of(config, given_)) == 1
+    assert len(scans_of(config, [])) == 1
     (project / "web_scan.json").rename(project / "moved.json")
 
-    assert scans_of(config, given_) == []
+    assert scans_of(config, []) == []
 
     assert "web_scan.json: is gone" in capsys.readouterr().err
-    assert len(scans_of(config, argparse.Namespace(scan=["moved.json"]))) == 1
+    assert len(scans_of(config, ["moved.json"])) == 1

@@ -74,9 +74,9 @@ def test_a_shard_is_repaired_from_a_copy_in_a_bucket(
     shard, right = Path(corpus.paths[0]), Path(corpus.paths[0]).read_bytes()
     shard.write_bytes(right[:5000] + b"!!" + right[5002:])
 
-    assert main(["repair", str(shard), "--from", copies[1]]) == 1
+    assert main(["repair", str(shard), copies[1]]) == 1
     assert "so nothing was changed" in capsys.readouterr().err
-    assert main(["repair", str(shard), "--from", copies[0]]) == 0
+    assert main(["repair", str(shard), copies[0]]) == 0
 
     assert shard.read_bytes() == right
 

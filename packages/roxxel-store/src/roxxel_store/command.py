@@ -82,6 +82,27 @@ class UsageError(Exception):
     """
 
 
+def check_one(given: Mapping[str, object], *, is_required: bool = False) -> None:
+    """Check that at most one of several options is given, or exactly one.
+
+    Args:
+        given: The value of each option, None without one.
+        is_required: Whether one must be given.
+
+    Raises:
+        UsageError: Two are given, or none of the required ones.
+
+    Example:
+        >>> check_one({"--steps": None, "--sample": 3})
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        first, second, *_ = names
+        raise UsageError(f"argument {second}: not allowed with argument {first}")
+    if is_required and not names:
+        raise UsageError(f"one of the arguments {' '.join(given)} is required")
+
+
 class Found(SystemExit):
     """Ends a command whose check found damage or a difference.
 
@@ -189,13 +210,11 @@ class CommandParser(argparse.ArgumentParser):
     def settings_of(cls, act: Callable[..., int | None]) -> dict[str, Any]:
         """Return description, examples and exit codes, from a function's docstring."""
         doc = told(act)
-        codes = {
-            code: f"Exit code {code} means that {as_phrase(doc.entries[name])}."
-            for name, code in _CODE_OF.items()
-            if name in doc.entries
-        }
-        said = " ".join([doc.text, *codes.values()])
-        return {"description": said, "examples": doc.examples, "codes": codes}
+        text = doc.text
+        if "Found" in doc.entries:
+            text += f" Exit code {FOUND} means that {as_phrase(doc.entries['Found'])}."
+        codes = [code for name, code in _CODE_OF.items() if name in doc.entries]
+        return {"description": text, "examples": doc.examples, "codes": codes}
 
     def calling(
         self, act: Callable[..., int | None]

@@ -5,7 +5,8 @@ capitals, one by keyword only an option. `bool` becomes a flag (`--no-x` if `x` 
 by default), `Literal` choices, `Sequence` an argument that repeats. `Annotated` adds
 what the type does not say: a function that parses the text, the name of the value in
 capitals, how a user writes the value, a short option. A parameter whose type is a
-dataclass stands for a group of options, which several commands may share.
+dataclass stands for a group of options. An argument that several commands share is told
+by its type alone.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def add_arguments(parser: Any, act: Callable[..., Any]) -> Build:
             group = parser.add_argument_group(as_phrase(said[name]))
             builds[name] = add_arguments(group, hints[name])
         else:
-            words, settings = _argument(each, hints[name], said[name])
+            words, settings = _argument(each, hints[name], said.get(name, ""))
             parser.add_argument(*words, **settings)
             builds[name] = attrgetter(name)
     return lambda options: act(
@@ -131,11 +132,11 @@ def _argument(
     texts = [note for note in notes if isinstance(note, str)]
     short = [text for text in texts if text.startswith("-")]
     metavar = next((text for text in texts if text.isupper()), None)
-    written = "".join(f": {text}" for text in texts if text not in {*short, metavar})
+    written = [text for text in texts if text not in {*short, metavar}]
     default = each.default
     parse = next((note for note in notes if callable(note)), kind)
     has_default = each.default is not each.empty
-    said = as_phrase(said) + written
+    said = ": ".join([*filter(None, [as_phrase(said)]), *written])
     is_plain = kind is bool or not has_default or str(default) in {"None", "", "()"}
     if not is_plain and "(default" not in said:
         said += f" (default: {default})"

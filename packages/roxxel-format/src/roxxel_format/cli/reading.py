@@ -13,7 +13,7 @@ from roxxel_store.amounts import short_size, whole_count
 from roxxel_store.command import (
     Found,
     Progress,
-    UsageError,
+    check_one,
     positive,
     terminal_width,
 )
@@ -333,8 +333,7 @@ def cat(
     Example:
         roxxel format cat 'web_*.rox' --document 7
     """
-    if document and tokens is not None:
-        raise UsageError("argument --tokens: not allowed with argument --document")
+    check_one({"--document": document or None, "--tokens": tokens})
     with Roxxel(_paths(corpus), check="blocks") as opened:
         decode = None if ids else _decoder(opened, tokenizer, prog)
         width = width or terminal_width()

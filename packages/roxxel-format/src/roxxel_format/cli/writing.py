@@ -317,7 +317,7 @@ def adopt(
     say(f"{corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound")
 
 
-def repair(shard: str, *, from_: Annotated[str, "COPY", "a file or a URL"]) -> None:
+def repair(shard: str, copy: Annotated[str, "a file or a URL"]) -> None:
     """Replace a damaged shard by a copy of it.
 
     Fetches the copy, verifies it against the digest that the shard records, and renames
@@ -326,12 +326,12 @@ def repair(shard: str, *, from_: Annotated[str, "COPY", "a file or a URL"]) -> N
 
     Args:
         shard: The damaged file.
-        from_: The copy of SHARD.
+        copy: The copy of SHARD.
 
     Example:
-        roxxel format repair web_00003.rox --from s3://bucket/web/web_00003.rox
+        roxxel format repair web_00003.rox s3://bucket/web/web_00003.rox
     """
-    num_bytes = repair_shard(shard, from_)
+    num_bytes = repair_shard(shard, copy)
     if num_bytes is None:
         say(f"{shard}: all checksums match, so nothing was changed")
     else:

@@ -7,59 +7,51 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.values import STATE_DIGEST
-from roxxel_store.command import FOUND, Found, Progress
+from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import add_run_arguments, opened
-from roxxel.cli._words import at_least_1, step_range
+from roxxel.cli._runs import RunName, Sources, opened
+from roxxel.cli._words import AtLeast1, Json, Steps
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Sequence
 
     from roxxel_train.audit import Audit, Difference
 
     from roxxel.runs.run import Run
 
-DESCRIPTION = """\
-Read the batches of a run again, and compare their digests with those in
-metrics.jsonl, which the devices computed from the tokens that they received.
-A difference is a range of steps between two rows of the log. If a block does
-not match its checksum, the output also names each step that reads the block.
-Then compare the digest of the state in each checkpoint with the one that the run
-logged when it saved. Exit code 3 means that a batch or a checkpoint differs.
-"""
 
-EXAMPLES = ["runs/first"]
+def audit(
+    run: RunName,
+    *,
+    source: Sources = (),
+    json_: Json = False,
+    steps: Steps = None,
+    sample: AtLeast1 | None = None,
+) -> None:
+    """Compare the batches that a run trained with its corpora.
 
-CODES = [FOUND]
+    Reads the batches again, and compares their digests with those in metrics.jsonl,
+    which the devices computed from the tokens that they received. A difference is a
+    range of steps between two rows of the log. If a block does not match its checksum,
+    the output also names each step that reads the block. Then the digest of the state
+    in each checkpoint is compared with the one that the run logged when it saved.
 
+    Args:
+        steps: Compare only intervals between rows of the log that contain one of the
+            steps A to B - 1.
+        sample: Compare only N intervals between rows, the same at every call.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, reads_text=False)
-    parser.add_argument(
-        "--steps",
-        type=step_range,
-        metavar="A:B",
-        help=(
-            "compare only intervals between rows of the log that contain one of the "
-            "steps A to B - 1"
-        ),
-    )
-    parser.add_argument(
-        "--sample",
-        type=at_least_1,
-        metavar="N",
-        help="compare only N intervals between rows, the same at every call",
-    )
+    Raises:
+        Found: A batch or a checkpoint differs.
 
+    Example:
+        roxxel audit runs/first
+    """
+    from roxxel_train.audit import audit as compared
 
-def run(options: argparse.Namespace) -> None:
-    """Print the steps that differ; raise Found if there are any."""
-    from roxxel_train.audit import audit
-
-    opened_run = opened(options)
+    opened_run = opened(run, source)
     sampler = opened_run.sampler(check="blocks")
     if opened_run.has_masks:
         # The digest of a batch covers its tokens only. This call raises an error if a
@@ -67,20 +59,20 @@ def run(options: argparse.Namespace) -> None:
         opened_run.sampler(["tokens", "loss_mask"])
     with Progress("reading steps") as progress:
         try:
-            result = audit(
+            result = compared(
                 sampler,
                 opened_run.metrics,
-                steps=options.steps,
-                sample=options.sample,
+                steps=steps,
+                sample=sample,
                 progress=progress,
             )
         except (ValueError, IndexError) as error:
-            raise RunFolderError(f"{options.run}: {error}") from error
-    strange = [*_strange_checkpoints(opened_run, options.steps)]
-    _show(result, strange, is_json=options.json)
+            raise RunFolderError(f"{run}: {error}") from error
+    strange = [*_strange_checkpoints(opened_run, steps)]
+    _show(result, strange, is_json=json_)
     if strange:
         raise Found(
-            f"{options.run}: {len(strange)} checkpoints are not those that its log "
+            f"{run}: {len(strange)} checkpoints are not those that its log "
             "speaks of; restore the run's own folder, or branch from a step before them"
         )
     if not result.is_sound:
@@ -89,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
             "intervals of its log differ" if num > 1 else "interval of its log differs"
         )
         raise Found(
-            f"{options.run}: {num} {differ} from what the corpora hold now; verify the "
+            f"{run}: {num} {differ} from what the corpora hold now; verify the "
             "corpora, and find the steps of a damaged block with `roxxel where`"
         )
 

@@ -17,16 +17,18 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.command import FOUND, Found, Progress
+from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.cli._plan import planned
 from roxxel.cli._words import (
     CONFIG_EXAMPLE,
-    add_config_arguments,
+    AtLeast1,
+    Changes,
+    ConfigFile,
     at_least_1,
     config_of,
 )
@@ -38,21 +40,7 @@ from roxxel.config import (
 )
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Generator, Iterator
-
-DESCRIPTION = """\
-Prove that a run survives being killed. The command trains the first steps of a
-config twice, in a scratch folder: once without a break, and once with kill -9
-at random steps. After each kill, the same command continues the run. Then the
-logs, the digests of all batches, and all parameters and optimizer states are
-compared bit for bit. The run in the config's save_path, and its sinks, stay
-unchanged. Exit code 3 means that something differs.
-"""
-
-EXAMPLES = ["run.toml", "run.toml --steps 40 --kills 5"]
-
-CODES = [FOUND]
 
 EPILOG = CONFIG_EXAMPLE
 
@@ -60,72 +48,65 @@ _NUM_LAST_LINES = 30
 """Number of last lines in the error about a failed start."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config_arguments(parser)
-    parser.add_argument(
-        "--steps",
-        type=at_least_1,
-        default=24,
-        metavar="K",
-        help="train the first K steps (default: 24), with about 4 checkpoints",
-    )
-    parser.add_argument(
-        "--kills",
-        type=at_least_1,
-        default=3,
-        metavar="N",
-        help="number of kills (default: 3)",
-    )
-    parser.add_argument(
-        "--processes",
-        type=at_least_1,
-        default=1,
-        metavar="N",
-        help="train in N processes on this machine's CPU (default: 1)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        metavar="N",
-        help="seed that chooses the steps of the kills (default: random)",
-    )
-    parser.add_argument(
-        "--scratch",
-        type=Path,
-        metavar="FOLDER",
-        help="a new folder for both runs, with space for their checkpoints (default: a "
-        "temporary folder, removed if nothing differs)",
-    )
+def drill(
+    config: ConfigFile,
+    *,
+    set_: Changes = (),
+    steps: Annotated[int, at_least_1, "K"] = 24,
+    kills: AtLeast1 = 3,
+    processes: AtLeast1 = 1,
+    seed: Annotated[int | None, "N"] = None,
+    scratch: Annotated[Path | None, "FOLDER"] = None,
+) -> None:
+    """Prove that a run survives being killed.
 
+    The command trains the first steps of a config twice, in a scratch folder: once
+    without a break, and once with kill -9 at random steps. After each kill, the same
+    command continues the run. Then the logs, the digests of all batches, and all
+    parameters and optimizer states are compared bit for bit. The run in the config's
+    save_path, and its sinks, stay unchanged.
 
-def run(options: argparse.Namespace) -> None:
-    """Drill a config; raise Found if the two runs differ."""
-    config, total_steps = _shortened(config_of(options), options.steps)
-    seed = random.randrange(10**6) if options.seed is None else options.seed
-    scratch = _new_folder(options.scratch)
-    drill = _Drill(config, total_steps, options.processes, scratch)
+    Args:
+        steps: Train the first K steps, with about 4 checkpoints.
+        kills: Number of kills.
+        processes: Train in N processes on this machine's CPU.
+        seed: Seed that chooses the steps of the kills (default: random).
+        scratch: A new folder for both runs, with space for their checkpoints (default:
+            a temporary folder, removed if nothing differs).
+
+    Raises:
+        Found: Something differs.
+
+    Example:
+        roxxel drill run.toml
+        roxxel drill run.toml --steps 40 --kills 5
+    """
+    shortened, total_steps = _shortened(config_of(config, set_), steps)
+    seed = random.randrange(10**6) if seed is None else seed
+    folder = _new_folder(scratch)
+    both = _Drill(shortened, total_steps, processes, folder)
     say(
-        f"{options.config}: the first {total_steps} steps, "
-        f"{options.kills} kill{'s' if options.kills > 1 else ''}, seed {seed}, "
-        f"in {scratch}"
+        f"{config}: the first {total_steps} steps, "
+        f"{kills} kill{'s' if kills > 1 else ''}, seed {seed}, "
+        f"in {folder}"
     )
     try:
-        unbroken = drill.unbroken()
-        killed = drill.killed(unbroken, options.kills, random.Random(seed))
+        unbroken = both.unbroken()
+        killed = both.killed(unbroken, kills, random.Random(seed))
     except RunFolderError:
-        say(f"{scratch} keeps both runs")
+        say(f"{folder} keeps both runs")
         raise
     differences = [*_differences(unbroken, killed)]
     if differences:
         for line in differences:
             say(line)
         raise Found(
-            f"{scratch}: the killed run differs from the unbroken run, as the lines "
+            f"{folder}: the killed run differs from the unbroken run, as the lines "
             "above say; on a GPU set XLA_FLAGS=--xla_gpu_deterministic_ops=true, and "
             "check that the model draws random numbers from its rngs only"
         )
-    if options.scratch is None:
-        shutil.rmtree(scratch)
+    if scratch is None:
+        shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_ckpt.locations import split_step
 from roxxel_store.screen import say
@@ -13,130 +13,113 @@ from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
-    add_context_argument,
-    add_run_arguments,
-    add_trust_argument,
+    Context,
+    Model,
+    RunAtStep,
+    Sources,
+    Tokenizer,
+    Trust,
     codec_of_run,
     ends_of,
     model_of,
     one_end,
     opened,
 )
-from roxxel.cli._scans import add_scan_argument, scans_of
-from roxxel.cli._words import at_least_1
+from roxxel.cli._scans import Scans, scans_of
+from roxxel.cli._words import AtLeast1, Json
 from roxxel.evaluate.results import FOLDER, add_evaluations
 from roxxel.runs.scans import reads_of
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from roxxel.runs.run import Run
 
-DESCRIPTION = """\
-Evaluate the model of a run on tasks of EleutherAI's lm-evaluation-harness, such
-as lambada_openai or hellaswag. RUN@STEP takes the checkpoint of a step, RUN the
-newest one. The results are printed, written to RUN/evals/STEP.json, and shown by
-`roxxel report`. If the run averages its weights, the average is evaluated. For each
-receipt of `roxxel scan`, a line says whether the steps before the checkpoint have
-read what the scan has found.
-"""
 
-EXAMPLES = ["runs/first --tasks lambada_openai,hellaswag"]
+def eval(  # noqa: A001 - the name of the command
+    run: RunAtStep,
+    *,
+    tasks: Annotated[str, "NAME[,NAME...]"],
+    include: Annotated[str | None, "FOLDER"] = None,
+    num_fewshot: Annotated[int | None, "N"] = None,
+    limit: AtLeast1 | None = None,
+    batch_size: AtLeast1 = 8,
+    context: Context = None,
+    scan: Scans = (),
+    out: Annotated[str | None, "FILE"] = None,
+    model: Model = None,
+    source: Sources = (),
+    tokenizer: Tokenizer = None,
+    trust: Trust = False,
+    json_: Json = False,
+) -> None:
+    """Evaluate the model of a run on tasks of EleutherAI's lm-evaluation-harness.
 
+    Tasks are such as lambada_openai or hellaswag. RUN@STEP takes the checkpoint of a
+    step, RUN the newest one. The results are printed, written to RUN/evals/STEP.json,
+    and shown by `roxxel report`. If the run averages its weights, the average is
+    evaluated. For each receipt of `roxxel scan`, a line says whether the steps before
+    the checkpoint have read what the scan has found.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, has_step=True)
-    add_trust_argument(parser)
-    parser.add_argument(
-        "--tasks",
-        required=True,
-        metavar="NAME[,NAME...]",
-        help="tasks, groups or tags of the harness, or patterns such as 'arc_*'",
-    )
-    parser.add_argument(
-        "--include",
-        metavar="FOLDER",
-        help="folder with YAML files of tasks of your own",
-    )
-    parser.add_argument(
-        "--num-fewshot",
-        type=int,
-        metavar="N",
-        help="examples before each question (default: as the task says)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=at_least_1,
-        metavar="N",
-        help="only the first N questions of each task, for a try",
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=at_least_1,
-        default=8,
-        metavar="N",
-        help="texts at a time (default: %(default)s)",
-    )
-    add_context_argument(parser)
-    add_scan_argument(parser)
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="write the results here (default: RUN/evals/STEP.json)",
-    )
+    Args:
+        tasks: Tasks, groups or tags of the harness, or patterns such as 'arc_*'.
+        include: Folder with YAML files of tasks of your own.
+        num_fewshot: Examples before each question (default: as the task says).
+        limit: Only the first N questions of each task, for a try.
+        batch_size: Texts at a time.
+        out: Write the results here (default: RUN/evals/STEP.json).
 
-
-def run(options: argparse.Namespace) -> None:
-    """Evaluate, write the results and print them."""
+    Example:
+        roxxel eval runs/first --tasks lambada_openai,hellaswag
+    """
     from roxxel.evaluate.harness import HarnessModel, evaluate
 
-    options.run, step = split_step(options.run)
-    if options.out is None and url_of(options.run) is not None:
+    name, step = split_step(run)
+    if out is None and url_of(name) is not None:
         raise RunFolderError(
-            f"{options.run}: results are not written into a bucket; "
+            f"{name}: results are not written into a bucket; "
             "pass --out FILE with a file on a disk"
         )
-    of_run = opened(options)
+    of_run = opened(name, source, trust=trust)
     corpora = of_run.corpora()
-    codec = codec_of_run(corpora, options)
+    codec = codec_of_run(corpora, name, tokenizer)
     if step is None:
         step = _newest(of_run)
-    model = model_of(of_run, step, options)
-    ends = ends_of(corpora, model, codec)
+    made = model_of(of_run, step, model)
+    ends = ends_of(corpora, made, codec)
     if not codec.before:
         why = "a text is scored from this token on: it must be one"
-        one_end(ends, why, options)
-    context = options.context or _context(model, options)
+        one_end(ends, why, name)
+    context = context or _context(made, name)
     reads = reads_of(
-        of_run.sampler(), corpora, scans_of(of_run.config, options), until=step
+        of_run.sampler(), corpora, scans_of(of_run.config, scan), until=step
     )
 
     try:
-        tasks = evaluate(
+        found = evaluate(
             HarnessModel(
-                model,
+                made,
                 codec,
                 end=ends,
                 context=context,
-                batch_size=options.batch_size,
+                batch_size=batch_size,
             ),
-            options.tasks.split(","),
-            num_fewshot=options.num_fewshot,
-            limit=options.limit,
-            include=options.include,
+            tasks.split(","),
+            num_fewshot=num_fewshot,
+            limit=limit,
+            include=include,
         )
     except (ValueError, OSError) as error:
-        raise RunFolderError(f"{options.run}: {error}") from error
-    out = options.out or Path(of_run.path) / FOLDER / f"{step}.json"
-    versions = {name: metadata.version(name) for name in ("roxxel", "lm-eval")}
-    add_evaluations(Path(out), step, versions, tasks)
-    if options.json:
+        raise RunFolderError(f"{name}: {error}") from error
+    file = out or Path(of_run.path) / FOLDER / f"{step}.json"
+    versions = {each: metadata.version(each) for each in ("roxxel", "lm-eval")}
+    add_evaluations(Path(file), step, versions, found)
+    if json_:
         scans = [each.to_dict() for each in reads]
-        say(json.dumps({"step": step, "tasks": tasks, "scans": scans}))
+        say(json.dumps({"step": step, "tasks": found, "scans": scans}))
         return
-    say(f"step {step:,}, {out}")
-    for line in [*_table(tasks), *map(str, reads)]:
+    say(f"step {step:,}, {file}")
+    for line in [*_table(found), *map(str, reads)]:
         say(line)
 
 
@@ -149,12 +132,11 @@ def _newest(of_run: Run) -> int:
     return checkpoints[-1].step
 
 
-def _context(model: Any, options: argparse.Namespace) -> int:
+def _context(model: Any, run: str) -> int:
     context = getattr(getattr(model, "config", None), "context", None)
     if not isinstance(context, int):
         raise RunFolderError(
-            f"{options.run}: its model does not say how many tokens it takes; "
-            "pass --context N"
+            f"{run}: its model does not say how many tokens it takes; pass --context N"
         )
     return context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from roxxel_ckpt.locations import split_step
 from roxxel_format.texts import TEMPLATE_FILE, TOKENIZER_FILE
@@ -13,16 +13,19 @@ from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
-    add_run_arguments,
-    add_trust_argument,
+    Model,
+    RunAtStep,
+    Sources,
+    Tokenizer,
+    Trust,
     codec_of_run,
     ends_of,
     model_of,
     opened,
 )
+from roxxel.cli._words import Json
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
 
     from roxxel_format import TokenReader
@@ -30,63 +33,63 @@ if TYPE_CHECKING:
     from roxxel.models import Llama
     from roxxel.runs.run import Run
 
-DESCRIPTION = """\
-Write the model of a run as a folder that the library transformers loads:
-AutoModelForCausalLM.from_pretrained(FOLDER) has the same logits. The folder gets
-weights, config.json, generation_config.json and the tokenizer's files. RUN@STEP
-takes the checkpoint of a step, RUN the newest one. If the run averages its
-weights, the average is written. For a model of your own, `roxxel ckpt export`
-writes the weights alone.
-"""
 
-EXAMPLES = ["runs/first exported"]
+def export(
+    run: RunAtStep,
+    folder: Annotated[str, "a folder, new or empty"],
+    *,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    model: Model = None,
+    source: Sources = (),
+    tokenizer: Tokenizer = None,
+    trust: Trust = False,
+    json_: Json = False,
+) -> None:
+    """Write the model of a run as a folder that the library transformers loads.
 
+    AutoModelForCausalLM.from_pretrained(FOLDER) has the same logits. The folder gets
+    weights, config.json, generation_config.json and the tokenizer's files. RUN@STEP
+    takes the checkpoint of a step, RUN the newest one. If the run averages its weights,
+    the average is written. For a model of your own, `roxxel ckpt export` writes the
+    weights alone.
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, has_step=True)
-    add_trust_argument(parser)
-    parser.add_argument("folder", metavar="FOLDER", help="a folder, new or empty")
-    parser.add_argument(
-        "--dtype",
-        choices=["float32", "bfloat16"],
-        default="float32",
-        help="type of the weights (default: %(default)s, as trained)",
-    )
+    Args:
+        dtype: Type of the weights (default: float32, as trained).
 
-
-def run(options: argparse.Namespace) -> None:
-    """Write the folder, and print what is in it."""
-    options.run, step = split_step(options.run)
-    of_run = opened(options)
-    model = model_of(of_run, step, options)
+    Example:
+        roxxel export runs/first exported
+    """
+    name, step = split_step(run)
+    of_run = opened(name, source, trust=trust)
+    made = model_of(of_run, step, model)
 
     from roxxel.models import Llama
     from roxxel.models.huggingface import export_model
 
-    if not isinstance(model, Llama):
+    if not isinstance(made, Llama):
         raise RunFolderError(
-            f"{options.run}: its model is a {type(model).__name__}, which is no class "
+            f"{name}: its model is a {type(made).__name__}, which is no class "
             "of transformers; export the weights alone by `roxxel ckpt export`"
         )
-    tokenizer = _tokenizer(of_run, model, options)
-    config = model.config
-    if config.eos_token_id is None and tokenizer.ends:
-        end = tokenizer.ends[0] if len(tokenizer.ends) == 1 else tokenizer.ends
+    found = _tokenizer(of_run, made, name, tokenizer)
+    config = made.config
+    if config.eos_token_id is None and found.ends:
+        end = found.ends[0] if len(found.ends) == 1 else found.ends
         config = replace(config, eos_token_id=end)
-    if config.bos_token_id is None and tokenizer.before:
-        config = replace(config, bos_token_id=tokenizer.before[0])
-    model.config, files = config, tokenizer.files
+    if config.bos_token_id is None and found.before:
+        config = replace(config, bos_token_id=found.before[0])
+    made.config, files = config, found.files
     try:
-        export_model(model, options.folder, dtype=options.dtype, tokenizer=files)
+        export_model(made, folder, dtype=dtype, tokenizer=files)
     except (ValueError, ModuleNotFoundError) as error:
-        raise RunFolderError(f"{options.run}: {error}") from error
-    count = model.config.num_parameters
-    if options.json:
-        facts = {"folder": options.folder, "parameters": count}
-        facts |= {"dtype": options.dtype, "has_tokenizer": bool(files)}
+        raise RunFolderError(f"{name}: {error}") from error
+    count = made.config.num_parameters
+    if json_:
+        facts = {"folder": folder, "parameters": count}
+        facts |= {"dtype": dtype, "has_tokenizer": bool(files)}
         say(json.dumps(facts))
         return
-    say(f"{options.folder}: {count:,} parameters in {options.dtype}, {tokenizer.note}")
+    say(f"{folder}: {count:,} parameters in {dtype}, {found.note}")
 
 
 class _Tokenizer(NamedTuple):
@@ -98,13 +101,15 @@ class _Tokenizer(NamedTuple):
     files: Mapping[str, str] = MappingProxyType({})
 
 
-def _tokenizer(of_run: Run, model: Llama, options: argparse.Namespace) -> _Tokenizer:
+def _tokenizer(
+    of_run: Run, model: Llama, run: str, tokenizer: str | None
+) -> _Tokenizer:
     from roxxel.models.tokenizer_files import byte_definition, tokenizer_files
 
     corpora: Mapping[str, TokenReader] = {}
     try:
         corpora = of_run.corpora()
-        codec = codec_of_run(corpora, options)
+        codec = codec_of_run(corpora, run, tokenizer)
         ends = tuple(ends_of(corpora, model, codec))
         before = codec.before
         found = {**_kept_files(corpora), **codec.files}

@@ -9,51 +9,43 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from roxxel_store.command import Ended
 
-from roxxel.cli._words import at_least_1
+from roxxel.cli._words import AtLeast1, at_least_1
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Generator, Iterator, Sequence
 
 _PROCESSES, _DEVICES = "--processes", "--devices-per-process"
 
 
-def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        _PROCESSES,
-        type=at_least_1,
-        metavar="N",
-        help=(
-            "start N processes on this machine's CPU, to test the run; 1 means a "
-            "single process under any launcher (default: as the launcher says)"
-        ),
-    )
-    parser.add_argument(
-        _DEVICES,
-        type=at_least_1,
-        metavar="M",
-        help="simulate M devices in each of the processes, on the CPU (default: 1)",
-    )
-    parser.add_argument(
-        "--connect-timeout",
-        type=at_least_1,
-        default=1800,
-        metavar="S",
-        help="longest wait for the other processes, in seconds (default: 1800)",
-    )
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How the processes of a command begin.
+
+    Attributes:
+        processes: Start N processes on this machine's CPU, to test the run; 1 means a
+            single process under any launcher (default: as the launcher says).
+        devices_per_process: Simulate M devices in each of the processes, on the CPU
+            (default: 1).
+        connect_timeout: Longest wait for the other processes, in seconds.
+    """
+
+    processes: AtLeast1 | None = None
+    devices_per_process: Annotated[int | None, at_least_1, "M"] = None
+    connect_timeout: Annotated[int, at_least_1, "S"] = 1800
+
+    @property
+    def starts_several(self) -> bool:
+        """Whether the command starts its own processes."""
+        return self.devices_per_process is not None or (self.processes or 1) > 1
 
 
-def starts_several(options: argparse.Namespace) -> bool:
-    """Return whether a command starts its own processes."""
-    return options.devices_per_process is not None or (options.processes or 1) > 1
-
-
-def run_several(options: argparse.Namespace) -> None:
+def run_several(launch: Launch, typed: Sequence[str]) -> None:
     """Run the command that was typed in several processes on this machine's CPU.
 
     Raises:
@@ -61,24 +53,24 @@ def run_several(options: argparse.Namespace) -> None:
     """
     from roxxel_train import local
 
-    command = [sys.executable, "-m", "roxxel", *_without_launch(options.typed)]
-    code = local.run(command, options.processes or 1, options.devices_per_process or 1)
+    command = [sys.executable, "-m", "roxxel", *_without_launch(typed)]
+    code = local.run(command, launch.processes or 1, launch.devices_per_process or 1)
     if code:
         raise SystemExit(code)
 
 
-def connect(options: argparse.Namespace) -> bool:
+def connect(launch: Launch) -> bool:
     """Connect the processes of a cluster; return whether this is the first.
 
     Only the first keeps its standard output. A program of one process is the first.
     """
-    if options.processes is not None:
+    if launch.processes is not None:
         os.environ["JAX_NUM_PROCESSES"] = "1"
         return True
     from roxxel_ckpt.coordination import coordination_service
     from roxxel_train.distributed import initialize
 
-    initialize(timeout_s=options.connect_timeout)
+    initialize(timeout_s=launch.connect_timeout)
     service = coordination_service()
     is_first = service is None or service.process_index == 0
     if not is_first:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from roxxel_store.amounts import aligned
 from roxxel_store.command import Progress
@@ -17,19 +18,7 @@ from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-
-DESCRIPTION = """\
-List runs: status, steps done, the step of the newest checkpoint (from which a
-start would continue), training loss, held-out loss, tokens a second, the share
-of the wall time in steps that were kept (not lost to a restart, not idle; the
-run logs it at its end), and the age of the newest row of the log. Name runs, or
-folders that hold runs, up to three levels deep. Without a name, the runs below
-the working folder are listed.
-"""
-
-EXAMPLES = ["runs"]
+    from collections.abc import Iterator
 
 _DEEPEST = 3
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -112,23 +101,28 @@ def read_status(run: RunFolder) -> RunStatus:
     )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folders",
-        nargs="*",
-        default=["."],
-        metavar="FOLDER",
-        help="a run, its URL, or a folder that holds runs (default: this folder)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+def ls(
+    folders: Sequence[Annotated[str, "FOLDER"]] = (".",), *, json_: bool = False
+) -> None:
+    """List runs: how each stands, its losses and its age.
 
+    A line has status, steps done, the step of the newest checkpoint (from which a start
+    would continue), training loss, held-out loss, tokens a second, the share of the
+    wall time in steps that were kept (not lost to a restart, not idle; the run logs it
+    at its end), and the age of the newest row of the log. Folders that hold runs are
+    searched up to three levels deep.
 
-def run(options: argparse.Namespace) -> None:
-    """Print a table of runs, the newest row last."""
-    with Progress(f"reading {' '.join(options.folders)}"):
-        runs = [run for name in options.folders for run in _runs_in(name)]
+    Args:
+        folders: A run, its URL, or a folder that holds runs (default: this folder).
+        json_: Print JSON.
+
+    Example:
+        roxxel ls runs
+    """
+    with Progress(f"reading {' '.join(folders)}"):
+        runs = [run for name in folders for run in _runs_in(name)]
         rows = sorted(map(read_status, runs), key=lambda row: row.time or "")
-    if options.json:
+    if json_:
         say(json.dumps([asdict(row) for row in rows]))
         return
     cells = [_COLUMNS, *map(_cells, rows)]

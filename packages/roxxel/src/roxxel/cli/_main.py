@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
+from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from roxxel_store.command import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    _Act = Callable[[argparse.Namespace], int | None]
 
 _DESCRIPTION = """\
 Pre-train language models in JAX.
@@ -51,8 +55,8 @@ COMMANDS = {
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.
 
-Each module has `DESCRIPTION`, `EXAMPLES`, `add_arguments` and `run`. Optional are
-`EPILOG`, and `CODES`: the exit codes besides those of every command.
+Its function `x` has the arguments and the help. A parameter `typed` gets the words
+that the user typed. `EPILOG` of the module is text below the help.
 """
 
 _OF_PREPARE = {"write", "scan"}
@@ -90,10 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return passed_on.main(rest, prog=f"roxxel {name}", **more)
     if name in COMMANDS:
         # One parser per command, so that an error shows the usage of the command.
-        command = import_module(f"roxxel.cli._{name}")
-        options = _parser_of(name).parse_args(rest)
-        options.typed = arguments
-        return _ended_well(lambda: command.run(options))
+        parser, act = _command(name, arguments)
+        options = parser.parse_args(rest)
+        return _ended_well(lambda: act(options))
     _parser().parse_command([*COMMANDS, *PASSED_ON], arguments)
     raise AssertionError(arguments)  # unreachable: an option of `roxxel` exits
 
@@ -106,23 +109,21 @@ def parsers() -> Iterator[tuple[str, CommandParser]]:
     """
     for name in COMMANDS:
         if name not in _OF_PREPARE:
-            yield f"roxxel {name}", _parser_of(name)
+            yield f"roxxel {name}", _command(name, ())[0]
     for name in ("prepare", *PASSED_ON):
         prog = "roxxel" if name == "prepare" else f"roxxel {name}"
         yield prog, import_module(f"roxxel_{name}.cli").parser(prog)
 
 
-def _parser_of(name: str) -> CommandParser:
-    command = import_module(f"roxxel.cli._{name}")
-    parser = CommandParser(
-        prog=f"roxxel {name}",
-        description=command.DESCRIPTION,
-        examples=command.EXAMPLES,
-        epilog=getattr(command, "EPILOG", ""),
-        codes=getattr(command, "CODES", ()),
-    )
-    command.add_arguments(parser)
-    return parser
+def _command(name: str, typed: Sequence[str]) -> tuple[CommandParser, _Act]:
+    """Return the parser of a command, and what the command does with its options."""
+    module = import_module(f"roxxel.cli._{name}")
+    prog, epilog = f"roxxel {name}", getattr(module, "EPILOG", "")
+    act = getattr(module, name)
+    if "typed" in inspect.signature(act).parameters:
+        act = partial(act, typed=typed)
+    parser = CommandParser(prog=prog, epilog=epilog, **CommandParser.settings_of(act))
+    return parser, parser.calling(act)
 
 
 def _parser() -> CommandParser:
@@ -143,7 +144,7 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _ended_well(command: Callable[[], None]) -> int:
+def _ended_well(command: Callable[[], int | None]) -> int:
     """Run a command and return its exit code.
 
     Print an error of Roxxel's classes or an `OSError` as one sentence. Any other error

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from roxxel_store.command import FOUND, Found
+from roxxel_store.command import Found
 from roxxel_store.screen import say
 from roxxel_train import RunFolder
 
-from roxxel.cli._scans import add_scan_argument, scans_of
+from roxxel.cli._scans import Scans, scans_of
 from roxxel.cli._words import (
     CONFIG_EXAMPLE,
-    add_branch_argument,
-    add_config_arguments,
+    Branch,
+    Changes,
+    ConfigFile,
     config_of,
     set_again,
     shown_command,
@@ -39,88 +41,84 @@ from roxxel.recipe.learning_rate import RECIPE, rate_of
 from roxxel.runs.scans import reads_of
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from roxxel_curriculum import Curriculum, Plan, PlanDiff, Sampler
 
     from roxxel.runs.scans import Reads
 
-DESCRIPTION = """\
-Show what a run will read: tokens and epochs of each source in each phase, where
-a source runs out, and which tokens stay unread. The command reads no tokens and
-starts no accelerator. If the run in the config's save_path has begun, the plan
-shows the trained steps as they were trained. A config that changes these steps
-is an error. For each receipt of `roxxel scan` under [without], the plan says that
-no step reads what the scan has found, or which steps do: then the exit code is 3.
-"""
-
-EXAMPLES = ["run.toml"]
-
-CODES = [FOUND]
-
 EPILOG = CONFIG_EXAMPLE
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config_arguments(parser)
-    add_branch_argument(parser)
-    parser.add_argument(
-        "--diff",
-        type=Path,
-        metavar="OTHER",
-        help=(
-            "show how the plan of CONFIG differs from the plan of OTHER, a config file "
-            "or the folder of a run, and from which step on; each config is planned "
-            "for the run in its own save_path"
-        ),
-    )
-    add_scan_argument(parser)
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="also draw the plan into a file"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+def plan(
+    config: ConfigFile,
+    *,
+    set_: Changes = (),
+    branch: Branch = None,
+    diff: Annotated[Path | None, "OTHER"] = None,
+    scan: Scans = (),
+    plot: Annotated[Path | None, "FILE"] = None,
+    json_: bool = False,
+) -> None:
+    """Show what a run will read, from its config file.
 
+    The plan has tokens and epochs of each source in each phase, where a source runs
+    out, and which tokens stay unread. The command reads no tokens and starts no
+    accelerator. If the run in the config's save_path has begun, the plan shows the
+    trained steps as they were trained. A config that changes these steps is an error.
+    For each receipt of `roxxel scan` under [without], the plan says that no step reads
+    what the scan has found, or which steps do.
 
-def run(options: argparse.Namespace) -> None:
-    """Print the plan of a config, or its differences from another plan."""
-    config = config_of(options)
-    check_model_args(config)
-    folder = config.run_folder
-    is_diff = options.diff is not None
-    other, other_folder = _other(options.diff) if is_diff else (config, folder)
+    Args:
+        diff: Show how the plan of CONFIG differs from the plan of OTHER, a config file
+            or the folder of a run, and from which step on; each config is planned for
+            the run in its own save_path.
+        plot: Also draw the plan into a file.
+        json_: Print one JSON object.
+
+    Raises:
+        Found: A step reads what a scan has found.
+
+    Example:
+        roxxel plan run.toml
+    """
+    declared = config_of(config, set_, branch)
+    check_model_args(declared)
+    folder = declared.run_folder
+    is_diff = diff is not None
+    other, other_folder = _other(diff) if diff is not None else (declared, folder)
     # If only one of the configs has a save_path, both are planned for the run there.
     folder = folder or other_folder
     other_folder = other_folder or folder
     if folder and other_folder and _resolved(folder) == _resolved(other_folder):
         folder = other_folder
-    state = begun_state(config, folder)
+    state = begun_state(declared, folder)
     other_state = begun_state(other, other_folder) if is_diff else state
-    plan = planned(config, state)
-    curriculum = open_curriculum(config)
-    check_model_data(config, curriculum)
+    found = planned(declared, state)
+    curriculum = open_curriculum(declared)
+    check_model_data(declared, curriculum)
     reads: list[Reads] = []
     if is_diff:
         done = max((each or {}).get("step", 0) for each in (state, other_state))
         before = planned(other, other_state)
-        _show_diff(done, (other, before), (config, plan), options)
+        _show_diff(done, (other, before), (declared, found), is_json=json_)
     else:
-        reads = _show_plan(config, curriculum, state, plan, options)
-    if (state or other_state) and not options.json:
+        reads = _show_plan(declared, curriculum, state, found, scan, is_json=json_)
+    if (state or other_state) and not json_:
         say()
         for each, done in {folder: state, other_folder: other_state}.items():
             number = f"{done['step']:,} steps" if done else "no steps"
             say(f"{each}: {number} of this run are done.")
-    if config.model is not None and not is_diff and not options.json:
+    if declared.model is not None and not is_diff and not json_:
         preflight = shown_command(
-            "train", str(config.file), *set_again(config.changes), "--preflight"
+            "train", str(declared.file), *set_again(declared.changes), "--preflight"
         )
         say(f"\nThe model was not built. To build and measure it: {preflight}")
-    if options.plot is not None:
-        _draw(plan, options.plot)
-        if not options.json:
-            say(f"\nwrote {options.plot}")
-    _check_clean(config, reads)
+    if plot is not None:
+        _draw(found, plot)
+        if not json_:
+            say(f"\nwrote {plot}")
+    _check_clean(declared, reads)
 
 
 def _show_plan(
@@ -128,22 +126,24 @@ def _show_plan(
     curriculum: Curriculum,
     state: dict[str, Any] | None,
     plan: Plan,
-    options: argparse.Namespace,
+    scans: Sequence[str],
+    *,
+    is_json: bool,
 ) -> list[Reads]:
     """Print a plan; return which of its steps read tokens that scans have found."""
     held_out = compare_held_out(config, curriculum)
     sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
     readers = {curriculum.primary: curriculum.primary_streamer}
     readers |= curriculum.mix_streamers
-    reads = reads_of(sampler, readers, scans_of(config, options))
+    reads = reads_of(sampler, readers, scans_of(config, scans))
     text, devices = _with_devices(plan, config, sampler)
     more: dict[str, Any] = {
         "held_out": {name: asdict(each) for name, each in held_out.items()},
         **devices,
         "scans": [each.to_dict() for each in reads],
     }
-    _show(text, plan.to_dict() | more, options)
-    if not options.json:
+    _show(text, plan.to_dict() | more, is_json=is_json)
+    if not is_json:
         _show_notes(held_out, sampler.unread_masks)
         if reads:
             say("\n".join(["", *map(str, reads)]))
@@ -164,13 +164,14 @@ def _show_diff(
     done: int,
     old: tuple[RunConfig, Plan],
     new: tuple[RunConfig, Plan],
-    options: argparse.Namespace,
+    *,
+    is_json: bool,
 ) -> None:
     """Print how two plans differ; the runs have trained `done` steps."""
     diff, rates = old[1].diff(new[1]), _changed_rates(done, old, new)
     changes = {"step": diff.step, "changes": list(diff.changes), **rates}
-    _show(diff, changes, options)
-    if rates and not options.json:
+    _show(diff, changes, is_json=is_json)
+    if rates and not is_json:
         before, now = rates["learning_rates"]
         say(f"learning rate after {done:,} steps: {before:.4g} -> {now:.4g}")
 
@@ -252,10 +253,8 @@ def _other(path: Path) -> tuple[RunConfig, Path | str | None]:
     return used, path
 
 
-def _show(
-    what: str | PlanDiff, as_dict: dict[str, Any], options: argparse.Namespace
-) -> None:
-    if options.json:
+def _show(what: str | PlanDiff, as_dict: dict[str, Any], *, is_json: bool) -> None:
+    if is_json:
         say(json.dumps(as_dict))
     else:
         say(str(what))

@@ -1,4 +1,7 @@
-"""Arguments of the commands that read a run and its corpora."""
+"""Arguments of the commands that read a run and its corpora.
+
+`run` is the run as the user named it, for messages, and `tokenizer` as for `Tokenizer`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import argparse
 import contextlib
 import importlib
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at
-from roxxel_store.command import Progress
+from roxxel_store.command import Progress, as_text
 from roxxel_train import RunFolderError
 
 from roxxel.cli._words import at_least_1
@@ -20,7 +24,7 @@ from roxxel.runs.run import open_run
 from roxxel.runs.search import search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
@@ -29,92 +33,84 @@ if TYPE_CHECKING:
     from roxxel.runs.search import Found
 
 
-def add_run_arguments(
-    parser: argparse.ArgumentParser,
-    *,
-    reads_text: bool = True,
-    needs_run: bool = True,
-    has_step: bool = False,
-) -> None:
-    what = "folder of a run, or its URL: the save_path"
-    parser.add_argument(
-        "run",
-        nargs=None if needs_run else "?",
-        metavar="RUN[@STEP]" if has_step else "RUN",
-        help=f"{what}; @STEP takes an older checkpoint" if has_step else what,
-    )
-    if has_step:
-        parser.add_argument(
-            "--model",
-            metavar="MODULE:FUNCTION",
-            help="function that returns the model, looked for in the working folder "
-            "first; needed if a program without a config trained a model that is not "
-            "of roxxel.models",
+def document_named(text: str) -> str:
+    """Parse `SOURCE:N` or `SOURCE:NAME`."""
+    if not all(text.partition(":")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not SOURCE:N, such as web:123, nor SOURCE:NAME"
         )
-    add_source_argument(parser)
-    if reads_text:
-        parser.add_argument(
-            "--tokenizer",
-            metavar="PATH",
-            help=("tokenizer of the corpora (default: the one that is kept with them)"),
-        )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(trust=False)
+    return text
 
 
-def add_source_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        type=_named_path,
-        metavar="NAME=PATH",
-        help="where a source is now, if it moved since the run opened it; repeatable",
-    )
+def _named_path(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, path
 
 
-def add_trust_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help=(
-            "run the model's code even if it lies in RUN, in an installed package or "
-            "in Python itself: whoever made the folder can then do whatever you can"
-        ),
-    )
+RunName = Annotated[str, "folder of a run, or its URL: the save_path"]
+RunAtStep = Annotated[
+    str,
+    "RUN[@STEP]",
+    "folder of a run, or its URL: the save_path; @STEP takes an older checkpoint",
+]
+Sources = Sequence[
+    Annotated[
+        tuple[str, str],
+        _named_path,
+        "NAME=PATH",
+        "where a source is now, if it moved since the run opened it; repeatable",
+    ]
+]
+Tokenizer = Annotated[
+    str | None,
+    "PATH",
+    "tokenizer of the corpora (default: the one that is kept with them)",
+]
+Model = Annotated[
+    str | None,
+    "MODULE:FUNCTION",
+    "function that returns the model, looked for in the working folder first; needed "
+    "if a program without a config trained a model that is not of roxxel.models",
+]
+Trust = Annotated[
+    bool,
+    "run the model's code even if it lies in RUN, in an installed package or in Python "
+    "itself: whoever made the folder can then do whatever you can",
+]
+Context = Annotated[
+    int | None,
+    at_least_1,
+    "N",
+    "most tokens that the model takes (default: what its config says)",
+]
+Documents = Sequence[Annotated[str, document_named, "SOURCE:N[,N...]|NAME"]]
+Texts = Sequence[Annotated[str, as_text, "TEXT"]]
 
 
-def add_context_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--context",
-        type=at_least_1,
-        metavar="N",
-        help="most tokens that the model takes (default: what its config says)",
-    )
-
-
-def opened(options: argparse.Namespace) -> Run:
+def opened(run: str, source: Sources, *, trust: bool = False) -> Run:
     """Return the run of the arguments."""
-    with Progress(f"reading {options.run}"):
-        return open_run(options.run, dict(options.source), trust=options.trust)
+    with Progress(f"reading {run}"):
+        return open_run(run, dict(source), trust=trust)
 
 
-def model_of(of_run: Run, step: int | None, options: argparse.Namespace) -> Any:
+def model_of(of_run: Run, step: int | None, model: str | None) -> Any:
     """Return the model of a run, made by `--model` if it is given.
 
     Raises:
         RunFolderError: The function does not exist, or the run has no checkpoint.
     """
-    if options.model is None:
+    if model is None:
         return of_run.model(step)
-    name, _, function = options.model.partition(":")
+    name, _, function = model.partition(":")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
         make = getattr(importlib.import_module(name), function)
     except (ModuleNotFoundError, AttributeError, ValueError) as error:
         raise RunFolderError(
-            f"--model {options.model}: {error}; give MODULE:FUNCTION, such as tiny:make"
+            f"--model {model}: {error}; give MODULE:FUNCTION, such as tiny:make"
         ) from error
     finally:
         sys.path.remove(folder)
@@ -125,7 +121,8 @@ def model_of(of_run: Run, step: int | None, options: argparse.Namespace) -> Any:
 def codec_of(
     source: str,
     corpus: TokenReader,
-    options: argparse.Namespace,
+    run: str,
+    tokenizer: str | None,
     *,
     special_tokens: bool | None = None,
 ) -> TextCodec:
@@ -137,23 +134,23 @@ def codec_of(
     from roxxel_format.texts import text_codec
 
     try:
-        codec = text_codec(corpus, options.tokenizer, special_tokens=special_tokens)
+        codec = text_codec(corpus, tokenizer, special_tokens=special_tokens)
     except (OSError, ValueError, TypeError, ImportError) as error:
         raise RunFolderError(
-            f"{options.run}: the tokenizer of source {source!r} cannot be loaded "
+            f"{run}: the tokenizer of source {source!r} cannot be loaded "
             f"({error}); pass --tokenizer PATH"
         ) from error
     if codec is None:
         raise RunFolderError(
-            f"{options.run}: source {source!r} records no tokenizer; "
-            "pass --tokenizer PATH"
+            f"{run}: source {source!r} records no tokenizer; pass --tokenizer PATH"
         )
     return codec
 
 
 def codec_of_run(
     corpora: Mapping[str, TokenReader],
-    options: argparse.Namespace,
+    run: str,
+    tokenizer: str | None,
     *,
     special_tokens: bool | None = None,
 ) -> TextCodec:
@@ -166,7 +163,7 @@ def codec_of_run(
     """
     recorded = (name for name, corpus in corpora.items() if corpus.tokenizer)
     name = next(recorded, next(iter(corpora)))  # The primary is first.
-    return codec_of(name, corpora[name], options, special_tokens=special_tokens)
+    return codec_of(name, corpora[name], run, tokenizer, special_tokens=special_tokens)
 
 
 def ends_of(
@@ -188,7 +185,7 @@ def ends_of(
     return found or dict.fromkeys(own, "the model")
 
 
-def one_end(ends: Mapping[int, str], why: str, options: argparse.Namespace) -> int:
+def one_end(ends: Mapping[int, str], why: str, run: str) -> int:
     """Return the one token that ends documents; `why` says why there must be one.
 
     Raises:
@@ -199,36 +196,34 @@ def one_end(ends: Mapping[int, str], why: str, options: argparse.Namespace) -> i
     named = " and ".join(f"token {token} in {who}" for token, who in ends.items())
     found = f"documents end with {named}" if ends else "no token ends its documents"
     raise RunFolderError(
-        f"{options.run}: {found}, but {why}; write the corpora with one separator"
+        f"{run}: {found}, but {why}; write the corpora with one separator"
     )
 
 
 def documents_of(
-    text: str,
-    corpora: Mapping[str, TokenReader],
-    options: argparse.Namespace,
+    text: str, corpora: Mapping[str, TokenReader], run: str
 ) -> tuple[str, Sequence[int]]:
     """Return the source and the documents that `SOURCE:N` or `SOURCE:NAME` names."""
     name, document = _split(text, [*corpora])
-    corpus = named_source(name, corpora, options)
+    corpus = named_source(name, corpora, run)
     if not isinstance(corpus, Roxxel):
         raise RunFolderError(
-            f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
+            f"{run}: source {name!r} is a {type(corpus).__name__}, in "
             "which documents have no numbers; give --tokens"
         )
     try:
         return name, documents_at(corpus, document)
     except (IndexError, ValueError) as error:
-        raise RunFolderError(f"{options.run}: source {name!r}: {error}") from error
+        raise RunFolderError(f"{run}: source {name!r}: {error}") from error
 
 
 def named_source(
-    name: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+    name: str, corpora: Mapping[str, TokenReader], run: str
 ) -> TokenReader:
     """Return the corpus of a source."""
     if name not in corpora:
         raise RunFolderError(
-            f"{options.run}: the run has no source {name!r}; "
+            f"{run}: the run has no source {name!r}; "
             f"its sources are {', '.join(map(repr, corpora))}"
         )
     return corpora[name]
@@ -237,7 +232,8 @@ def named_source(
 def found_in(
     corpora: Mapping[str, TokenReader],
     wanted: str | Sequence[int],
-    options: argparse.Namespace,
+    run: str,
+    tokenizer: str | None,
 ) -> Iterator[tuple[str, Iterator[Found]]]:
     """Yield each source, and the places of a text or of ids in it, in groups.
 
@@ -247,7 +243,8 @@ def found_in(
     if not len(wanted):
         raise RunFolderError("--text is empty; give a text to find")
     for name, corpus in corpora.items():
-        codec = codec_of(name, corpus, options) if isinstance(wanted, str) else None
+        is_text = isinstance(wanted, str)
+        codec = codec_of(name, corpus, run, tokenizer) if is_text else None
         with Progress(f"searching {name}") as progress:
             shown = partial(_share_of, progress, corpus.num_tokens)
             yield name, search(corpus, wanted, codec, shown)
@@ -257,7 +254,8 @@ def chosen_documents(
     corpora: Mapping[str, TokenReader],
     named: Sequence[str],
     texts: Sequence[str],
-    options: argparse.Namespace,
+    run: str,
+    tokenizer: str | None,
 ) -> dict[str, list[Any]]:
     """Return, by source, the documents that arguments name or that contain texts.
 
@@ -271,17 +269,17 @@ def chosen_documents(
         head, *more = text.split(",")
         if not all(each.isdecimal() for each in [head.rpartition(":")[2], *more]):
             head, more = text, []  # A name may hold commas.
-        source, numbers = documents_of(head, corpora, options)
+        source, numbers = documents_of(head, corpora, run)
         found.setdefault(source, []).extend([*numbers, *map(int, more)])
     for text in texts:
         holding = {
             source: {int(number) for part in parts for number in part.documents}
-            for source, parts in found_in(corpora, text, options)
+            for source, parts in found_in(corpora, text, run, tokenizer)
         }
         if not any(holding.values()):
             raise RunFolderError(
-                f"{options.run}: no source of the run holds the text {text!r} "
-                f"{searched_words(text, corpora, options)}"
+                f"{run}: no source of the run holds the text {text!r} "
+                f"{searched_words(text, corpora, run, tokenizer)}"
             )
         for source, numbers in holding.items():
             found.setdefault(source, []).extend(sorted(numbers))
@@ -289,7 +287,10 @@ def chosen_documents(
 
 
 def searched_words(
-    text: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+    text: str,
+    corpora: Mapping[str, TokenReader],
+    run: str,
+    tokenizer: str | None,
 ) -> str:
     """Describe what was searched, for a text that no source contains."""
     names = ", ".join(corpora)
@@ -298,7 +299,7 @@ def searched_words(
         "spaces, capitals, and whether an accent is a character of its own count)"
     )
     for name, corpus in corpora.items():
-        codec = codec_of(name, corpus, options)
+        codec = codec_of(name, corpus, run, tokenizer)
         written = None
         # The libraries raise bare Exception for a text that has no tokens.
         with contextlib.suppress(Exception):
@@ -308,15 +309,6 @@ def searched_words(
         if written.strip() != text.strip():
             return f"{said}; the tokenizer of {name!r} writes it as {written!r}"
     return said
-
-
-def document_named(text: str) -> str:
-    """Parse `SOURCE:N` or `SOURCE:NAME`."""
-    if not all(text.partition(":")):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not SOURCE:N, such as web:123, nor SOURCE:NAME"
-        )
-    return text
 
 
 def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:
@@ -330,10 +322,3 @@ def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
     if source is None:
         source = text.partition(":")[0]
     return source, text[len(source) + 1 :]
-
-
-def _named_path(text: str) -> tuple[str, str]:
-    name, separator, path = text.partition("=")
-    if not (name and separator and path):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    return name, path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from roxxel_ckpt.locations import split_step
 from roxxel_store.command import as_text
@@ -11,111 +12,118 @@ from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
-    add_context_argument,
-    add_run_arguments,
-    add_trust_argument,
+    Context,
+    Model,
+    RunAtStep,
+    Sources,
+    Tokenizer,
+    Trust,
     codec_of_run,
     ends_of,
     model_of,
     one_end,
     opened,
 )
-from roxxel.cli._words import at_least_1
+from roxxel.cli._words import AtLeast1, Json, at_least_1
 
 if TYPE_CHECKING:
-    import argparse
-
     from roxxel.runs.run import Run
 
-DESCRIPTION = """\
-Let the model of a run continue a text, to see what it has learned. RUN@STEP
-takes the checkpoint of a step, RUN the newest one. The text ends after --tokens
-tokens, or where the model ends the document. The same arguments print the same
-text.
-"""
 
-EXAMPLES = ["runs/first --prompt 'Once upon a time'"]
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a model continues a text.
+
+    Attributes:
+        max_tokens: Add at most N tokens.
+        temperature: 0 always takes the likeliest token; 1 draws as the model predicts.
+        top_k: Draw only from the K likeliest tokens.
+        seed: Seed of the draws.
+    """
+
+    max_tokens: AtLeast1 = 100
+    temperature: Annotated[float, "T"] = 0.7
+    top_k: Annotated[int | None, at_least_1, "K"] = None
+    seed: int = 0
+    context: Context = None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, has_step=True)
-    add_trust_argument(parser)
-    parser.add_argument(
-        "--prompt",
-        type=as_text,
-        required=True,
-        metavar="TEXT",
-        help="the text to continue, in which the name of a special token, such as "
-        "<|im_start|>, is this token; '' begins a document",
+def sample(
+    run: RunAtStep,
+    *,
+    prompt: Annotated[str, as_text, "TEXT"],
+    sampling: Sampling,
+    model: Model = None,
+    source: Sources = (),
+    tokenizer: Tokenizer = None,
+    trust: Trust = False,
+    json_: Json = False,
+) -> None:
+    """Let the model of a run continue a text, to see what it has learned.
+
+    RUN@STEP takes the checkpoint of a step, RUN the newest one. The text ends after
+    --max-tokens tokens, or where the model ends the document. The same arguments print
+    the same text.
+
+    Args:
+        prompt: The text to continue, in which the name of a special token, such as
+            <|im_start|>, is this token; '' begins a document.
+        sampling: The continuation.
+
+    Example:
+        roxxel sample runs/first --prompt 'Once upon a time'
+    """
+    name, step = split_step(run)
+    text, num_added = continued(
+        opened(name, source, trust=trust),
+        name,
+        step,
+        prompt,
+        sampling,
+        model,
+        tokenizer,
     )
-    add_sampling_arguments(parser)
-
-
-def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tokens",
-        type=at_least_1,
-        default=100,
-        metavar="N",
-        help="add at most N tokens (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.7,
-        metavar="T",
-        help="0 always takes the likeliest token; 1 draws as the model predicts "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--top-k",
-        type=at_least_1,
-        metavar="K",
-        help="draw only from the K likeliest tokens",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
-    add_context_argument(parser)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Print the prompt and its continuation."""
-    options.run, step = split_step(options.run)
-    text, num_added = continued(opened(options), step, options)
-    if options.json:
-        say(json.dumps({"prompt": options.prompt, "text": text, "tokens": num_added}))
+    if json_:
+        say(json.dumps({"prompt": prompt, "text": text, "tokens": num_added}))
         return
     say(text)
 
 
 def continued(
-    opened_run: Run, step: int | None, options: argparse.Namespace
+    opened_run: Run,
+    name: str,
+    step: int | None,
+    prompt: str,
+    sampling: Sampling,
+    model: str | None,
+    tokenizer: str | None,
 ) -> tuple[str, int]:
     """Return the prompt with a model's continuation, and the number of new tokens."""
     corpora = opened_run.corpora()
     # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
-    codec = codec_of_run(corpora, options, special_tokens=True)
-    model = model_of(opened_run, step, options)
-    ends = ends_of(corpora, model, codec)
+    codec = codec_of_run(corpora, name, tokenizer, special_tokens=True)
+    made = model_of(opened_run, step, model)
+    ends = ends_of(corpora, made, codec)
 
     from roxxel.evaluate.prompts import Prompts
     from roxxel.evaluate.sampling import sample_tokens
 
     prompts = Prompts(codec, ends)
-    if not (options.prompt or codec.before):
+    if not (prompt or codec.before):
         why = "an empty --prompt begins after this token: it must be one"
-        one_end(ends, why, options)
+        one_end(ends, why, name)
     try:
-        prompt = prompts.typed(options.prompt)
+        begun = prompts.typed(prompt)
         added = sample_tokens(
-            model,
-            prompt.tokens,
-            options.tokens,
-            seed=options.seed,
-            temperature=options.temperature,
-            top_k=options.top_k,
+            made,
+            begun.tokens,
+            sampling.max_tokens,
+            seed=sampling.seed,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
             stop=ends,
-            context=options.context,
+            context=sampling.context,
         )
     except ValueError as error:
-        raise RunFolderError(f"{options.run}: {error}") from error
-    return prompts.text(prompt, added.tolist()).decode(errors="replace"), len(added)
+        raise RunFolderError(f"{name}: {error}") from error
+    return prompts.text(begun, added.tolist()).decode(errors="replace"), len(added)

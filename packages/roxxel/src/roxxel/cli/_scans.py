@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from roxxel_format.scans import Scan
 from roxxel_store.screen import note
 
 if TYPE_CHECKING:
-    import argparse
-
     from roxxel.config import RunConfig
 
 
-def add_scan_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--scan",
-        action="append",
-        default=[],
-        metavar="RECEIPT",
-        help=(
-            "also say which steps read what this receipt of `roxxel scan` lists; "
-            "repeatable (default: the receipts under [without])"
-        ),
-    )
+Scans = Sequence[
+    Annotated[
+        str,
+        "RECEIPT",
+        "also say which steps read what this receipt of `roxxel scan` lists; "
+        "repeatable (default: the receipts under [without])",
+    ]
+]
 
 
-def scans_of(config: RunConfig | None, options: argparse.Namespace) -> list[Scan]:
+def scans_of(config: RunConfig | None, receipts: Sequence[str]) -> list[Scan]:
     """Return the receipts that a config withdraws, and those of the arguments.
 
     The curriculum of a `[proxy]` reads parts of its sources, and no scan is of a part.
     A run may have been copied without its receipts. Then a line says so.
     """
-    found = [Scan.read(path) for path in options.scan]
+    found = [Scan.read(path) for path in receipts]
     if config is not None and config.proxy is None:
         try:
             declared = config.schedule.relative_to(config.folder).scans

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from roxxel_format.naming import named_documents, names_of
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened
+from roxxel.cli._runs import RunName, Sources, Tokenizer, codec_of, opened
+from roxxel.cli._words import Json
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
     from roxxel_curriculum import Location, Sampler
@@ -21,61 +21,66 @@ if TYPE_CHECKING:
 
     from roxxel.runs.run import Run
 
-DESCRIPTION = """\
-Show what is in the batch of a step: the source, the tokens and the documents of
-each row. The batch of a trained step is the one that was trained, even if the
-schedule was edited or a corpus has grown since. Steps count from 0: step K is
-the batch of update K + 1, which metrics.jsonl logs as step K + 1.
-"""
 
-EXAMPLES = ["runs/first --step 100", "runs/first --step last --row 0"]
+def step_or_last(text: str) -> int | None:
+    """Parse a step; None is `last`. argparse shows this name in errors."""
+    return None if text == "last" else int(text)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
-    parser.add_argument(
-        "--step",
-        type=step_or_last,
-        required=True,
-        metavar="K",
-        help="the step, from 0, or `last` for the last step trained",
-    )
-    parser.add_argument(
-        "--row", type=int, metavar="R", help="only this row of the batch, from 0"
-    )
-    parser.add_argument("--text", action="store_true", help="also show the text")
+def show(
+    run: RunName,
+    *,
+    step: Annotated[int | None, step_or_last, "K"],
+    row: Annotated[int | None, "R"] = None,
+    text: bool = False,
+    source: Sources = (),
+    tokenizer: Tokenizer = None,
+    json_: Json = False,
+) -> None:
+    """Show what is in the batch of a step.
 
+    Each row has its source, its tokens and its documents. The batch of a trained step
+    is the one that was trained, even if the schedule was edited or a corpus has grown
+    since. Steps count from 0: step K is the batch of update K + 1, which metrics.jsonl
+    logs as step K + 1.
 
-def run(options: argparse.Namespace) -> None:
-    """Print the rows of a batch."""
-    opened_run = opened(options)
+    Args:
+        step: The step, from 0, or `last` for the last step trained.
+        row: Only this row of the batch, from 0.
+        text: Also show the text.
+
+    Example:
+        roxxel show runs/first --step 100
+        roxxel show runs/first --step last --row 0
+    """
+    opened_run = opened(run, source)
     sampler = opened_run.sampler(["tokens", "source"])
     if sampler.withdrawals or opened_run.has_masks:
         sampler = opened_run.sampler(["tokens", "loss_mask"])
-    step = _last(opened_run) if options.step is None else options.step
+    step = _last(opened_run) if step is None else step
     try:
         batch_size, seq_len = sampler.shape(step)
-        wanted = range(batch_size) if options.row is None else [options.row]
-        places = [(row, sampler.locate(step, row)) for row in wanted]
+        wanted = range(batch_size) if row is None else [row]
+        places = [(index, sampler.locate(step, index)) for index in wanted]
     except IndexError as error:
-        raise RunFolderError(f"{options.run}: {error}") from error
+        raise RunFolderError(f"{run}: {error}") from error
     corpora = opened_run.corpora()
     codecs = {
-        name: codec_of(name, corpora[name], options)
+        name: codec_of(name, corpora[name], run, tokenizer)
         for name in dict.fromkeys(place.source for _, place in places)
-        if options.text
+        if text
     }
     is_trained = step < opened_run.trained_steps
     rows: list[dict[str, Any]] = []
-    for row, place in places:
+    for index, place in places:
         shown: dict[str, Any] = {
-            "row": row,
+            "row": index,
             "source": place.source,
             "start": place.start,
             "stop": place.stop,
             "documents": list(place.documents),
         }
-        masked = _masked(sampler, step, row, place.start)
+        masked = _masked(sampler, step, index, place.start)
         if masked:
             shown["masked"] = masked
         unread = _unread(sampler, step, place)
@@ -84,13 +89,13 @@ def run(options: argparse.Namespace) -> None:
         names = names_of(corpora[place.source], place.documents)
         if names is not None:
             shown["names"] = names
-        if options.text:
-            [tokens] = sampler.rows(step, [row])["tokens"]
+        if text:
+            [tokens] = sampler.rows(step, [index])["tokens"]
             dtype = corpora[place.source].dtype
             decoded = codecs[place.source].decode(tokens.astype(dtype))
             shown["text"] = decoded.decode(errors="replace")
         rows.append(shown)
-    if options.json:
+    if json_:
         head = {"step": step, "phase": sampler.phase(step), "is_trained": is_trained}
         say(json.dumps({**head, "rows": rows}))
         return
@@ -101,11 +106,6 @@ def run(options: argparse.Namespace) -> None:
     )
     for shown in rows:
         _say_row(shown, corpora[shown["source"]])
-
-
-def step_or_last(text: str) -> int | None:
-    """Parse a step; None is `last`. argparse shows this name in errors."""
-    return None if text == "last" else int(text)
 
 
 def _last(run: Run) -> int:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
-from roxxel_store.command import STOPPED
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolder, RunMismatchError
 
 from roxxel.cli._launch import (
-    add_launch_arguments,
+    Launch,
     connect,
     ended_once,
     run_several,
-    starts_several,
 )
 from roxxel.cli._words import (
     BRANCH,
     CONFIG_EXAMPLE,
-    add_branch_argument,
-    add_config_arguments,
+    Branch,
+    Changes,
+    ConfigFile,
     config_of,
     set_again,
     shown_command,
@@ -42,85 +42,81 @@ from roxxel.config import (
 )
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Generator
 
     from roxxel_curriculum import Plan
 
 
-DESCRIPTION = """\
-Start or continue the run that a config file declares. You may stop the command
-at any time, even with kill -9: the same command continues from the newest
-checkpoint. Before you continue, you may edit the config for steps that are not
-trained yet, but not for trained steps.
-
-Under a launcher such as Slurm, torchrun or Kubernetes, and on TPU pods, start
-the same command once per process, as with `srun`: the processes connect by
-themselves.
-"""
-
-EXAMPLES = ["run.toml", "run.toml --set trainer.seed=1 --set save_path=runs/second"]
-
-CODES = [STOPPED]
-
 EPILOG = CONFIG_EXAMPLE
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config_arguments(parser)
-    add_branch_argument(parser)
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="print the whole plan at the start, not only if it changed",
-    )
-    parser.add_argument(
-        "--preflight",
-        action="store_true",
-        help=(
-            "check everything, compile every phase, try a few steps, print how long "
-            "the run takes here with its memory and disk space, and exit"
-        ),
-    )
-    add_launch_arguments(parser)
+def train(
+    config: ConfigFile,
+    *,
+    set_: Changes = (),
+    branch: Branch = None,
+    verbose: Annotated[bool, "-v"] = False,
+    preflight: bool = False,
+    launch: Launch,
+    typed: Sequence[str],
+) -> None:
+    """Start or continue the run that a config file declares.
 
+    You may stop the command at any time, even with kill -9: the same command continues
+    from the newest checkpoint. Before you continue, you may edit the config for steps
+    that are not trained yet, but not for trained steps.
 
-def run(options: argparse.Namespace) -> None:
-    """Train, or with `--preflight` check that the run can be trained."""
-    config = config_of(options)
-    check_model_args(config)
-    before = None if options.preflight or options.verbose else _before(config)
-    done = None if before is None else _steps_of_complete(config, *before)
-    if starts_several(options) and done is None:
-        run_several(options)
+    Under a launcher such as Slurm, torchrun or Kubernetes, and on TPU pods, start the
+    same command once per process, as with `srun`: the processes connect by themselves.
+
+    Args:
+        verbose: Print the whole plan at the start, not only if it changed.
+        preflight: Check everything, compile every phase, try a few steps, print how
+            long the run takes here with its memory and disk space, and exit.
+        launch: Processes.
+
+    Raises:
+        Preempted: A signal stopped the run after a save.
+
+    Example:
+        roxxel train run.toml
+        roxxel train run.toml --set trainer.seed=1 --set save_path=runs/second
+    """
+    declared = config_of(config, set_, branch)
+    check_model_args(declared)
+    before = None if preflight or verbose else _before(declared)
+    done = None if before is None else _steps_of_complete(declared, *before)
+    if launch.starts_several and done is None:
+        run_several(launch, typed)
         return
-    is_first = connect(options)
+    is_first = connect(launch)
     if done is not None:
         if is_first:
-            _say_ending(config, f"This run is already complete: {done} steps are done.")
+            _say_ending(
+                declared, f"This run is already complete: {done} steps are done."
+            )
         return
     if is_first:
-        _say_beginning(config)
-    with _naming_changes(config):
-        trainer = make_trainer(config)
-    if options.preflight:
+        _say_beginning(declared)
+    with _naming_changes(declared):
+        trainer = make_trainer(declared)
+    if preflight:
         found = trainer.preflight()
         if is_first:
             say(str(found))
         if not found.ok:
-            raise ConfigError(f"{config.file}: the run is not ready; see above")
+            raise ConfigError(f"{declared.file}: the run is not ready; see above")
         return
     if is_first:
-        is_new = before is not None and _reads_otherwise(config, before[1])
-        _begin(config, trainer.plan(), is_whole=options.verbose or is_new)
+        is_new = before is not None and _reads_otherwise(declared, before[1])
+        _begin(declared, trainer.plan(), is_whole=verbose or is_new)
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:
         is_evaluated = (summary.eval_loss, summary.evaluation) != (None, None)
         is_idle = summary.start_step == summary.total_steps and not is_evaluated
         text = f"This run is already complete: {summary.total_steps} steps are done."
-        _say_ending(config, text if is_idle else str(summary))
+        _say_ending(declared, text if is_idle else str(summary))
 
 
 def _before(config: RunConfig) -> tuple[RunFolder, RunConfig] | None:

@@ -3,117 +3,106 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated
 
-from roxxel_store.command import FOUND, Found
+from roxxel_store.command import Found, check_one
 from roxxel_store.screen import note, say
 
 from roxxel.cli._launch import (
-    add_launch_arguments,
+    Launch,
     connect,
     ended_once,
     from_first,
     run_several,
-    starts_several,
 )
-from roxxel.cli._receipts import add_check_argument, check_alone, say_checked
-from roxxel.cli._runs import add_run_arguments, add_trust_argument, opened
-from roxxel.cli._words import at_least_1, step_range, tell
-
-if TYPE_CHECKING:
-    import argparse
-
-DESCRIPTION = """\
-Find out whether a run is what its folder says. The command goes back to the
-checkpoint at or before step A, trains the steps again in a scratch folder with the
-run's own config and data, and compares every loss, the digests of the data and of
-the state, and each leaf where a checkpoint stands, bit for bit. If something
-differs, the output names the first step and what differs there, and where the
-machine or software is another than that of the run. Exit code 3 means that
-something differs.
-"""
-
-EXAMPLES = [
-    "runs/first --steps 100:120",
-    "runs/first --sample 2 --receipt receipt.json",
-    "runs/first --check receipt.json",
-]
-
-CODES = [FOUND]
+from roxxel.cli._receipts import Receipt, check_alone, say_checked
+from roxxel.cli._runs import RunName, Sources, Trust, opened
+from roxxel.cli._words import AtLeast1, Json, Steps, tell
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, reads_text=False, needs_run=False)
-    add_trust_argument(parser)
-    chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument(
-        "--steps",
-        type=step_range,
-        metavar="A:B",
-        help=(
-            "verify the steps A to B - 1 (default: from the first checkpoint that the "
-            "run has kept)"
-        ),
-    )
-    chosen.add_argument(
-        "--sample",
-        type=at_least_1,
-        metavar="N",
-        help="verify N intervals between checkpoints, the same at every call",
-    )
-    parser.add_argument(
-        "--receipt",
-        metavar="FILE",
-        help="write what came out into this file, for --check",
-    )
-    add_check_argument(parser, "verify the intervals of this receipt again")
-    add_launch_arguments(parser)
+def verify(
+    run: RunName | None = None,
+    *,
+    steps: Steps = None,
+    sample: AtLeast1 | None = None,
+    receipt: Annotated[str | None, "FILE"] = None,
+    check: Receipt = None,
+    source: Sources = (),
+    trust: Trust = False,
+    json_: Json = False,
+    launch: Launch,
+    typed: Sequence[str],
+) -> None:
+    """Find out whether a run is what its folder says.
 
+    The command goes back to the checkpoint at or before step A, trains the steps again
+    in a scratch folder with the run's own config and data, and compares every loss, the
+    digests of the data and of the state, and each leaf where a checkpoint stands, bit
+    for bit. If something differs, the output names the first step and what differs
+    there, and where the machine or software is another than that of the run.
 
-def run(options: argparse.Namespace) -> None:
-    """Print the verdict on each interval; raise Found if one differs."""
-    check_alone(
-        options,
-        {
-            "--steps": options.steps,
-            "--sample": options.sample,
-            "--receipt": options.receipt,
-        },
-    )
-    if starts_several(options):
-        run_several(options)
+    Args:
+        steps: Verify the steps A to B - 1 (default: from the first checkpoint that the
+            run has kept).
+        sample: Verify N intervals between checkpoints, the same at every call.
+        receipt: Write what came out into this file, for --check.
+        check: Verify the intervals of this receipt again, and compare everything that
+            the receipt says; RUN says where the run is now.
+        launch: Processes.
+
+    Raises:
+        Found: Something differs.
+
+    Example:
+        roxxel verify runs/first --steps 100:120
+        roxxel verify runs/first --sample 2 --receipt receipt.json
+        roxxel verify runs/first --check receipt.json
+    """
+    check_one({"--steps": steps, "--sample": sample})
+    given = {"--steps": steps, "--sample": sample, "--receipt": receipt}
+    check_alone(check, run, given)
+    if launch.starts_several:
+        run_several(launch, typed)
         return
-    connect(options)
+    connect(launch)
     with ended_once():
-        _verify(options)
+        _verify(run, steps, sample, receipt, check, source, trust=trust, is_json=json_)
 
 
-def _verify(options: argparse.Namespace) -> None:
-    from roxxel.runs.verify import check_verify, verify
+def _verify(
+    run: str | None,
+    steps: range | None,
+    sample: int | None,
+    receipt: str | None,
+    check: Path | None,
+    source: Sources,
+    *,
+    trust: bool,
+    is_json: bool,
+) -> None:
+    from roxxel.runs import verify as verifying
 
-    tell_first = from_first(note if options.json else tell)
+    tell_first = from_first(note if is_json else tell)
     unconfirmed: list[str] = []
-    if options.check is None:
-        found = verify(
-            opened(options),
-            options.steps,
-            sample=options.sample,
-            receipt=options.receipt,
+    if check is None:
+        found = verifying.verify(
+            opened(str(run), source, trust=trust),
+            steps,
+            sample=sample,
+            receipt=receipt,
             say=tell_first,
         )
     else:
-        found, unconfirmed = check_verify(
-            options.check,
-            options.run,
-            sources=dict(options.source),
-            trust=options.trust,
-            say=tell_first,
+        found, unconfirmed = verifying.check_verify(
+            check, run, sources=dict(source), trust=trust, say=tell_first
         )
     for each in found:
-        say(json.dumps(asdict(each)) if options.json else str(each))
-    if options.check is not None:
-        say_checked(options, unconfirmed)
+        say(json.dumps(asdict(each)) if is_json else str(each))
+    if check is not None:
+        say_checked(check, unconfirmed)
     if not all(each.is_equal for each in found):
         raise Found(
             f"{found[0].run}: is not bit for bit what its folder says, as the lines "

@@ -6,16 +6,18 @@ import argparse
 import json
 import re
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from roxxel_format.naming import named_documents, names_of
-from roxxel_store.command import as_text
+from roxxel_store.command import as_text, check_one
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
-    add_run_arguments,
+    RunName,
+    Sources,
+    Tokenizer,
     document_named,
     documents_of,
     found_in,
@@ -23,7 +25,7 @@ from roxxel.cli._runs import (
     opened,
     searched_words,
 )
-from roxxel.cli._words import at_least_1
+from roxxel.cli._words import AtLeast1, Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,17 +35,6 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel.runs.run import Run
-
-DESCRIPTION = """\
-Find every step and row in which a run has read, or will read, a document, a
-range of tokens, or a text. The steps are computed, not searched, for all epochs
-and phases. Only --text and --ids search the corpora: they count how often what you
-look for stands in each source, and list the first places that the run reads. A
-text is found wherever the documents, as `roxxel format cat` prints them, hold
-exactly these characters. Steps count from 0, as in `roxxel show`.
-"""
-
-EXAMPLES = ["runs/first --document web:7", "runs/first --text 'a sentence of the page'"]
 
 EPILOG = """\
 with --json, each line is one JSON object: a range of tokens, how many of them are
@@ -72,47 +63,78 @@ class _Range(NamedTuple):
     stop: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument(
-        "--document",
-        type=document_named,
-        metavar="SOURCE:DOCUMENT",
-        help="a document by its number from 0, its id or its path: web:7, web:heapq.py",
-    )
-    wanted.add_argument(
-        "--tokens",
-        type=_tokens,
-        metavar="SOURCE:[A,B)",
-        help="the tokens from A to before B; quote the argument",
-    )
-    wanted.add_argument(
-        "--text", type=as_text, help="a text, wherever a source holds it"
-    )
-    wanted.add_argument(
-        "--ids", type=_ids, metavar="'N N ...'", help="consecutive token ids"
-    )
-    parser.add_argument(
-        "--until", type=int, metavar="K", help="only the steps before step K"
-    )
-    parser.add_argument(
-        "--limit",
-        type=at_least_1,
-        default=10,
-        metavar="N",
-        help="list at most N places of a text or ids, all are counted (default: 10)",
-    )
+def _tokens(text: str) -> tuple[str, int, int]:
+    found = _TOKENS.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not SOURCE:[A,B), such as 'web:[100,200)'"
+        )
+    name, start, stop = found[1], int(found[2]), int(found[3])
+    if start >= stop:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no token; give A < B")
+    return name, start, stop
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print where a run reads the chosen tokens."""
-    opened_run = opened(options)
-    shown = _Shown(opened_run, opened_run.sampler(), opened_run.corpora(), options)
-    if options.document is None and options.tokens is None:
-        _search(shown)
+def _ids(text: str) -> list[int]:
+    words = text.replace(",", " ").split()
+    is_id = [word.isdecimal() and int(word) < _IDS_STOP for word in words]
+    if not words or not all(is_id):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids")
+    return [int(word) for word in words]
+
+
+def where(
+    run: RunName,
+    *,
+    document: Annotated[str | None, document_named, "SOURCE:DOCUMENT"] = None,
+    tokens: Annotated[tuple[str, int, int] | None, _tokens, "SOURCE:[A,B)"] = None,
+    text: Annotated[str | None, as_text] = None,
+    ids: Annotated[list[int] | None, _ids, "'N N ...'"] = None,
+    until: Annotated[int | None, "K"] = None,
+    limit: AtLeast1 = 10,
+    source: Sources = (),
+    tokenizer: Tokenizer = None,
+    json_: Json = False,
+) -> None:
+    """Find the steps in which a run reads a document, tokens or a text.
+
+    The command finds every step and row in which the run has read, or will read, them.
+    The steps are computed, not searched, for all epochs and phases. Only --text and
+    --ids search the corpora: they count how often what you look for stands in each
+    source, and list the first places that the run reads. A text is found wherever the
+    documents, as `roxxel format cat` prints them, hold exactly these characters. Steps
+    count from 0, as in `roxxel show`.
+
+    Args:
+        document: A document by its number from 0, its id or its path: web:7,
+            web:heapq.py.
+        tokens: The tokens from A to before B; quote the argument.
+        text: A text, wherever a source holds it.
+        ids: Consecutive token ids.
+        until: Only the steps before step K.
+        limit: List at most N places of a text or ids, all are counted.
+
+    Example:
+        roxxel where runs/first --document web:7
+        roxxel where runs/first --text 'a sentence of the page'
+    """
+    given = {"--document": document, "--tokens": tokens, "--text": text, "--ids": ids}
+    check_one(given, is_required=True)
+    of_run = opened(run, source)
+    shown = _Shown(
+        of_run, of_run.sampler(), of_run.corpora(), run, until, limit, is_json=json_
+    )
+    if document is not None:
+        name, numbers = documents_of(document, shown.corpora, run)
+        corpus: Any = shown.corpora[name]
+        ranges = [_Range(name, *corpus.document_range(each)[:2]) for each in numbers]
+    elif tokens is not None:
+        _ = named_source(tokens[0], shown.corpora, run)
+        ranges = [_Range(*tokens)]
+    else:
+        _search(shown, text, ids, tokenizer)
         return
-    for found in _chosen(options, shown.corpora):
+    for found in ranges:
         shown.range(found, shown.places(found), is_search=False)
 
 
@@ -122,13 +144,16 @@ class _Shown(NamedTuple):
     run: Run
     sampler: Sampler
     corpora: Mapping[str, TokenReader]
-    options: argparse.Namespace
+    name: str
+    until: int | None
+    limit: int
+    is_json: bool
 
     def places(self, found: _Range) -> Iterator[Occurrence]:
         try:
-            return self.sampler.where(*found, until=self.options.until)
+            return self.sampler.where(*found, until=self.until)
         except IndexError as error:
-            raise RunFolderError(f"{self.options.run}: {error}") from error
+            raise RunFolderError(f"{self.name}: {error}") from error
 
     def range(
         self, found: _Range, places: Iterator[Occurrence], *, is_search: bool
@@ -147,7 +172,7 @@ class _Shown(NamedTuple):
             if (steps := sampler.masked_steps(found.source, number))
         }
         ranges = sampler.masked_ranges(*found)
-        if self.options.json:
+        if self.is_json:
             listed = [_as_dict(place, trained) for place in places]
             withdrawn = {
                 number: [[each.start, each.stop] for each in steps]
@@ -174,20 +199,21 @@ class _Shown(NamedTuple):
             return
         named = named_documents(corpus, numbers)
         _show_masked(found, named, masked, ranges, sampler.total_steps)
-        until = self.options.until
+        until = self.until
         listed = _show(places, trained, until)
         if listed and not is_search:
             _say_amounts(found, _amounts(listed), until)
 
 
-def _search(shown: _Shown) -> None:
+def _search(
+    shown: _Shown, text: str | None, ids: list[int] | None, tokenizer: str | None
+) -> None:
     """Count a text or ids in each source, then list the first places read."""
-    options = shown.options
-    wanted = options.text if options.ids is None else options.ids
+    wanted = ids or text or ""
     listed: list[tuple[_Range, Iterator[Occurrence]]] = []
     counts: dict[str, tuple[int, int]] = {}
     num_tried = 0
-    for name, parts in found_in(shown.corpora, wanted, options):
+    for name, parts in found_in(shown.corpora, wanted, shown.name, tokenizer):
         in_source = in_documents = 0
         last = -1
         for part in parts:
@@ -195,30 +221,31 @@ def _search(shown: _Shown) -> None:
             in_source += part.documents.size
             in_documents += len(documents) - (last in documents[:1])
             last = documents[-1] if documents else last
-            if len(listed) < options.limit and num_tried < _MOST_TRIED:
+            if len(listed) < shown.limit and num_tried < _MOST_TRIED:
                 num_tried += _first_read(shown, name, part.ranges(), listed)
         counts[name] = in_source, in_documents
     num_found = sum(in_source for in_source, _ in counts.values())
-    _say_counts(counts, num_found, options)
+    what = "the ids stand" if text is None else "the text stands"
+    _say_counts(counts, num_found, what, is_json=shown.is_json)
     for found, places in listed:
         shown.range(found, places, is_search=True)
-    tell = note if options.json else say
-    if not num_found and options.text is None:
+    tell = note if shown.is_json else say
+    if not num_found and text is None:
         names = ", ".join(shown.corpora)
         tell(f"no source of the run holds these ids (searched: {names})")
-    elif not num_found:
-        searched = searched_words(options.text, shown.corpora, options)
+    elif text is not None and not num_found:
+        searched = searched_words(text, shown.corpora, shown.name, tokenizer)
         tell(f"no source of the run holds this text {searched}")
     num_unread, num_rest = num_tried - len(listed), num_found - num_tried
     if num_unread:
-        until = options.until
+        until = shown.until
         never = "the run never" if until is None else f"no step before step {until}"
         places = f"{num_unread:,} place{'s' * (num_unread != 1)} with these tokens"
         tell(f"not shown: {places}, which {never} reads")
     if num_rest:
         more = f"{num_rest:,} more place{'s' * (num_rest != 1)}"
         more_to_list = "--limit N lists more, --until K only those before step K"
-        if num_tried >= _MOST_TRIED and len(listed) < options.limit:
+        if num_tried >= _MOST_TRIED and len(listed) < shown.limit:
             more_to_list = f"only the first {num_tried:,} were looked up in the run"
         tell(f"not shown: {more}; {more_to_list}")
 
@@ -234,7 +261,7 @@ def _first_read(
     A text may stand in thousands of documents that a short run never reads.
     """
     for number, (start, stop) in enumerate(ranges[:_MOST_TRIED].tolist()):
-        if len(listed) == shown.options.limit:
+        if len(listed) == shown.limit:
             return number
         found = _Range(source, start, stop)
         places = shown.places(found)
@@ -245,34 +272,17 @@ def _first_read(
 
 
 def _say_counts(
-    counts: Mapping[str, tuple[int, int]], num_found: int, options: argparse.Namespace
+    counts: Mapping[str, tuple[int, int]], num_found: int, what: str, *, is_json: bool
 ) -> None:
     """Print how often each source contains the text, and in how many documents."""
-    what = "the ids stand" if options.text is None else "the text stands"
     for name, (in_source, in_documents) in counts.items():
-        if options.json:
+        if is_json:
             facts = {"found": in_source, "in_documents": in_documents}
             say(json.dumps({"source": name, **facts}))
         elif num_found:
             times = f"{in_source:,} time{'s' * (in_source != 1)}"
             documents = f"{in_documents:,} document{'s' * (in_documents != 1)}"
             say(f"{name}: {what} {times} in {documents}")
-
-
-def _chosen(
-    options: argparse.Namespace, corpora: Mapping[str, TokenReader]
-) -> Iterator[_Range]:
-    """Yield the ranges of tokens that the arguments name."""
-    if options.document is None:
-        name, start, stop = options.tokens
-        _ = named_source(name, corpora, options)
-        yield _Range(name, start, stop)
-        return
-    name, numbers = documents_of(options.document, corpora, options)
-    corpus: Any = corpora[name]
-    for number in numbers:
-        start, stop, _ = corpus.document_range(number)
-        yield _Range(name, start, stop)
 
 
 def _show_masked(
@@ -357,23 +367,3 @@ def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
         "stop": place.stop,
         "is_trained": place.step < trained,
     }
-
-
-def _tokens(text: str) -> tuple[str, int, int]:
-    found = _TOKENS.fullmatch(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not SOURCE:[A,B), such as 'web:[100,200)'"
-        )
-    name, start, stop = found[1], int(found[2]), int(found[3])
-    if start >= stop:
-        raise argparse.ArgumentTypeError(f"{text!r} holds no token; give A < B")
-    return name, start, stop
-
-
-def _ids(text: str) -> list[int]:
-    words = text.replace(",", " ").split()
-    is_id = [word.isdecimal() and int(word) < _IDS_STOP for word in words]
-    if not words or not all(is_id):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids")
-    return [int(word) for word in words]

@@ -4,72 +4,57 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from roxxel_store.command import as_text
 from roxxel_store.screen import say
 
 from roxxel.cli._runs import (
-    add_run_arguments,
+    Documents,
+    RunName,
+    Sources,
+    Texts,
+    Tokenizer,
     chosen_documents,
-    document_named,
     opened,
 )
-
-if TYPE_CHECKING:
-    import argparse
-
-DESCRIPTION = """\
-Answer a request to be forgotten. The command says which steps have learned the
-documents, adds them to [without] of the run's config, so that no later step does,
-says what it would cost to undo what was learned, and writes a receipt for whoever
-asked. Then start the run again with the same `roxxel train`.
-"""
-
-EXAMPLES = [
-    "runs/first --documents web:3,17",
-    "runs/first --text 'a sentence of the page' --receipt answer.json",
-]
+from roxxel.cli._words import Json
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
-    parser.add_argument(
-        "--documents",
-        action="append",
-        default=[],
-        type=document_named,
-        metavar="SOURCE:N[,N...]|NAME",
-        help="these documents, by number from 0, id or path; repeatable",
-    )
-    parser.add_argument(
-        "--text",
-        action="append",
-        default=[],
-        type=as_text,
-        help="every document that holds this text, as `roxxel where` finds it; "
-        "repeatable",
-    )
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="the config with which the run goes on (default: the file in its folder "
-        "that has RUN as its save_path)",
-    )
-    parser.add_argument(
-        "--receipt",
-        metavar="FILE",
-        help="the receipt for whoever asked (default: RUN-withdrawn-DIGEST.json, in "
-        "this folder)",
-    )
+def withdraw(
+    run: RunName,
+    *,
+    documents: Documents = (),
+    text: Texts = (),
+    config: Annotated[str | None, "FILE"] = None,
+    receipt: Annotated[str | None, "FILE"] = None,
+    source: Sources = (),
+    tokenizer: Tokenizer = None,
+    json_: Json = False,
+) -> None:
+    """Answer a request to be forgotten.
 
+    The command says which steps have learned the documents, adds them to [without] of
+    the run's config, so that no later step does, says what it would cost to undo what
+    was learned, and writes a receipt for whoever asked. Then start the run again with
+    the same `roxxel train`.
 
-def run(options: argparse.Namespace) -> None:
-    """Print where the run learned the documents, and what changes from now on."""
-    of_run = opened(options)
+    Args:
+        documents: These documents, by number from 0, id or path; repeatable.
+        text: Every document that holds this text, as `roxxel where` finds it;
+            repeatable.
+        config: The config with which the run goes on (default: the file in its folder
+            that has RUN as its save_path).
+        receipt: The receipt for whoever asked (default: RUN-withdrawn-DIGEST.json, in
+            this folder).
+
+    Example:
+        roxxel withdraw runs/first --documents web:3,17
+        roxxel withdraw runs/first --text 'a sentence of the page' --receipt answer.json
+    """
+    of_run = opened(run, source)
     corpora = of_run.corpora()
-    chosen = chosen_documents(corpora, options.documents, options.text, options)
-    from roxxel.replaying import withdraw
+    chosen = chosen_documents(corpora, documents, text, run, tokenizer)
+    from roxxel import replaying
 
-    found = withdraw(of_run, chosen, config=options.config, receipt=options.receipt)
-    say(json.dumps(asdict(found)) if options.json else str(found))
+    found = replaying.withdraw(of_run, chosen, config=config, receipt=receipt)
+    say(json.dumps(asdict(found)) if json_ else str(found))

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from roxxel_store.command import as_text, drop_output
 from roxxel_store.screen import note, say
@@ -18,8 +19,6 @@ from roxxel_store.urls import absolute
 from roxxel.config import load_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from roxxel.config import RunConfig
 
 
@@ -57,43 +56,45 @@ def at_least_1(text: str) -> int:
     return int(text)
 
 
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add a config file and `--set`, which `load_config` reads."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
-    parser.add_argument(
-        "--set",
-        type=as_text,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help=(
-            "replace a value of CONFIG, such as trainer.log_every=1, phases.0.steps=20 "
-            "or save_path=runs/b; repeatable. Paths are relative to CONFIG"
-        ),
-    )
+def step_range(text: str) -> range:
+    """Return the steps that `A:B` names."""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B")
+    return range(int(found[1]), int(found[2]))
 
 
-def add_branch_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--branch",
-        metavar="RUN[@STEP]",
-        help=(
-            "begin a new run, in the save_path of CONFIG, with the whole state of "
-            "another run: its newest checkpoint, or that of STEP. A branch that has "
-            "begun continues from its own checkpoints"
-        ),
-    )
+AtLeast1 = Annotated[int, at_least_1, "N"]
+ConfigFile = Annotated[Path, "a TOML file"]
+Changes = Sequence[
+    Annotated[
+        str,
+        as_text,
+        "KEY=VALUE",
+        "replace a value of CONFIG, such as trainer.log_every=1, phases.0.steps=20 or "
+        "save_path=runs/b; repeatable. Paths are relative to CONFIG",
+    ]
+]
+Branch = Annotated[
+    str | None,
+    "RUN[@STEP]",
+    "begin a new run, in the save_path of CONFIG, with the whole state of another run: "
+    "its newest checkpoint, or that of STEP. A branch that has begun continues from "
+    "its own checkpoints",
+]
+Steps = Annotated[range | None, step_range, "A:B"]
+Json = Annotated[bool, "print JSON"]
 
 
-def config_of(options: argparse.Namespace) -> RunConfig:
+def config_of(
+    config: Path, changes: Sequence[str], branch: str | None = None
+) -> RunConfig:
     """Read the config of a command with its changes."""
-    branch: str | None = getattr(options, "branch", None)
-    changes: list[str] = list(options.set)
-    if branch is not None:
-        # A path on the command line is relative to the working directory.
-        where = json.dumps(absolute(branch), ensure_ascii=False)
-        changes.append(BRANCH + where)
-    return load_config(options.config, changes)
+    if branch is None:
+        return load_config(config, changes)
+    # A path on the command line is relative to the working directory.
+    where = json.dumps(absolute(branch), ensure_ascii=False)
+    return load_config(config, [*changes, BRANCH + where])
 
 
 CONFIG_EXAMPLE = """\
@@ -126,11 +127,3 @@ all keys, with what they mean:
 def set_again(changes: Iterable[str]) -> list[str]:
     """Return changes of a config as `--set` arguments."""
     return [argument for change in changes for argument in ("--set", change)]
-
-
-def step_range(text: str) -> range:
-    """Return the steps that `A:B` names."""
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B")
-    return range(int(found[1]), int(found[2]))

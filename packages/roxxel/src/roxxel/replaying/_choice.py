@@ -164,7 +164,7 @@ def find_start(
     if first is None:
         raise RunFolderError(
             f"{run.path}: no step of the run learns it, so nothing would change; give "
-            "other documents, or --from STEP to train both branches anyway"
+            "other documents, or --step STEP to train both branches anyway"
         )
     if first >= run.trained_steps:
         raise RunFolderError(
@@ -177,7 +177,7 @@ def find_start(
         oldest = f"its oldest checkpoint is that of step {min(kept)}" if kept else ""
         raise RunFolderError(
             f"{run.path}: step {first} learns it first, and "
-            f"{oldest or 'it holds no checkpoint'}; give --from 0 to train both "
+            f"{oldest or 'it holds no checkpoint'}; give --step 0 to train both "
             "branches from the beginning, and for the next run a smaller keep_every, "
             "which keeps checkpoints for ever"
         )
@@ -203,7 +203,7 @@ def _check_step(run: Run, step: int, first: int | None, kept: Sequence[int]) -> 
     if first is not None and step > first:
         raise RunFolderError(
             f"{run.path}: step {first} has learned it before step {step}; give a "
-            "checkpoint of an earlier step, or leave out --from"
+            "checkpoint of an earlier step, or leave out --step"
         )
 
 
