@@ -141,7 +141,7 @@ def test_an_export_refuses_two_leaves_of_one_name(
     file = tmp_path / "out.safetensors"
     export = ["export", str(tmp_path / "run"), "--safetensors", str(file)]
 
-    assert cli.main([*export, "--part", "params"]) == 1
+    assert cli.main([*export, "--subtree", "params"]) == 1
     assert "a.b in the file; add --all" in capsys.readouterr().err
     assert not file.exists()
     assert cli.main([*export, "--all"]) == 0
@@ -423,9 +423,9 @@ def test_the_commands_show_compare_and_export_a_tree(
     file = tmp_path / "out.safetensors"
     export = ["export", steps[1], "--safetensors", str(file)]
     assert cli.main(export) == 1
-    assert "--part" in capsys.readouterr().err
+    assert "--subtree" in capsys.readouterr().err
     assert not file.exists()
-    assert cli.main([*export, "--part", "params"]) == 0
+    assert cli.main([*export, "--subtree", "params"]) == 0
     header = file.read_bytes()
     assert b'"dense.kernel"' in header
     assert b"count" not in header

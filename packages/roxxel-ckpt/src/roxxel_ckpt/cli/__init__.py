@@ -395,7 +395,7 @@ def export(
     step: StepName,
     *,
     safetensors: Annotated[Path, "FILE"],
-    part: Annotated[str | None, "PATH"] = None,
+    subtree: Annotated[str | None, "PATH"] = None,
     all_: bool = False,
     describe: Describe | None,
 ) -> None:
@@ -404,8 +404,8 @@ def export(
     Args:
         step: The step.
         safetensors: The file to write.
-        part: The part to write of a state that save(state=) was given, such as params
-            (default: the model).
+        subtree: The part to write of a state that save(state=) was given, such as
+            params (default: the model).
         all_: Write every part, with full leaf names.
         describe: As for `main`.
 
@@ -418,7 +418,7 @@ def export(
         from roxxel_ckpt._arrays.export import export_safetensors
 
         description, leaves = described_whole(found)
-        names = _exported_names(found, leaves, part, is_all=all_)
+        names = _exported_names(found, leaves, subtree, is_all=all_)
         carried = {
             # transformers refuses a file with metadata but without format
             "format": "pt",
@@ -433,20 +433,20 @@ def export(
 
 
 def _exported_names(
-    step: Step, leaves: Mapping[str, LeafSpec], part: str | None, *, is_all: bool
+    step: Step, leaves: Mapping[str, LeafSpec], subtree: str | None, *, is_all: bool
 ) -> dict[str, str]:
     from roxxel_ckpt._arrays.export import exported_name
 
     if is_all:
         return {name: name for name in leaves}
-    inner = "model/" if part is None else f"{STATE_ROOT}/{part.strip('/')}/"
+    inner = "model/" if subtree is None else f"{STATE_ROOT}/{subtree.strip('/')}/"
     names = {n: exported_name(n, inner) for n in leaves if n.startswith(inner)}
     if not names:
         parts = {n.split("/")[1] for n in leaves if n.startswith(f"{STATE_ROOT}/")}
-        problem = "holds no model" if part is None else f"has no part {part!r}"
-        remedy = f"name one with --part ({', '.join(sorted(parts))}), or add --all"
+        problem = "holds no model" if subtree is None else f"has no part {subtree!r}"
+        remedy = f"name one with --subtree ({', '.join(sorted(parts))}), or add --all"
         raise CheckpointNotFoundError(
-            f"{step.location}: {problem}; {remedy if parts else 'leave out --part'}"
+            f"{step.location}: {problem}; {remedy if parts else 'leave out --subtree'}"
         )
     return names
 
