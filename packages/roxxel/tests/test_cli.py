@@ -114,14 +114,13 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
 
     shown = capsys.readouterr()
     assert shown.out == ""
-    for command in (*COMMANDS, "prepare", "format", "ckpt"):
+    for command in (*COMMANDS, "format", "ckpt"):
         assert f"\n  {command} " in shown.err
 
 
 @pytest.mark.parametrize(
     ("name", "commands"),
     [
-        ("prepare", ("write", "plan", "commit", "split")),
         ("format", ("info", "verify", "copy")),
         ("ckpt", ("ls", "verify", "export")),
     ],
