@@ -40,6 +40,10 @@ class Told:
         text: All before the sections.
         examples: What a user types after the command's name, from `Example`.
         entries: The entries of all other sections, such as `Args`, by name.
+
+    Example:
+        >>> Told("Show a step.", ["runs/first@10"], {"step": "The step."}).text
+        'Show a step.'
     """
 
     text: str

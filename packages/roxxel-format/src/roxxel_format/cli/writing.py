@@ -44,6 +44,10 @@ class Foreign:
             folder, or a Hugging Face name (default: none is recorded).
         max_shard_bytes: Largest size of a shard, such as 1G; a larger document has a
             shard of its own (default: no limit).
+
+    Example:
+        >>> Foreign(dtype="uint16", separator=50256).dtype
+        'uint16'
     """
 
     format: ForeignFormat | None = None

@@ -19,7 +19,7 @@ def seed(text: str) -> int:
     return number
 
 
-_Steps = Annotated[
+_LastStep = Annotated[
     int | None,
     "N",
     f"train to step N, {MIN_STEPS} or more (default: {DEFAULT_STEPS} for a new run, no "
@@ -29,7 +29,7 @@ _Steps = Annotated[
 
 def quickstart(
     *,
-    steps: _Steps = None,
+    steps: _LastStep = None,
     out: Annotated[Path, "FOLDER"] = _DEFAULT_OUT,
     seed: Annotated[int | None, seed, "N"] = None,
     fresh: bool = False,
