@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import pytest
-from roxxel_store.urls import UrlError, absolute, url_of
+from roxxel_store.urls import SCHEMES, UrlError, absolute, check_on_disk, url_of
 
 
 @pytest.mark.parametrize("path", ["wiki_*.rox", "/data/a?b", Path("s3") / "x", "a:b/c"])
@@ -30,6 +30,13 @@ def test_a_path_is_absolute_below_the_home_folder_or_this_one(
 def test_a_url_that_lost_a_slash_is_refused(path: str | PurePosixPath) -> None:
     with pytest.raises(ValueError, match=r"^init_from='gs:/bucket/run'.*gs://bucket/r"):
         url_of(path, "init_from")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_folder_may_have_the_name_of_a_scheme(scheme: str) -> None:
+    check_on_disk(scheme, "copy it to a disk first")
+
+    assert url_of(scheme) is None
 
 
 @pytest.mark.parametrize(

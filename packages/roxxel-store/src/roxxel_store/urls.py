@@ -60,8 +60,8 @@ def url_of(
     text = os.fspath(path)
     if is_url(text):
         return checked_url(text, example)
-    scheme, _, rest = text.partition(":/")
-    if scheme in SCHEMES:
+    if _has_lost_slash(text):
+        scheme, _, rest = text.partition(":/")
         given = f"{name}={text!r}" if name else text
         raise UrlError(
             f"{given}: is a URL that has lost a slash, as in `pathlib.Path`; give "
@@ -198,6 +198,11 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def _has_lost_slash(text: str) -> bool:
+    """Return whether `pathlib` has made a path of a URL, such as `s3:/bucket/wiki`."""
+    return text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES))
+
+
 def check_on_disk(
     path: str,
     remedy: str | Callable[[], str],
@@ -214,7 +219,7 @@ def check_on_disk(
     Example:
         >>> check_on_disk("/data/a.bin", "copy it to a disk first")
     """
-    if is_url(path) or path.partition(":/")[0] in SCHEMES:  # `Path` drops a slash.
+    if is_url(path) or _has_lost_slash(path):
         said = remedy if isinstance(remedy, str) else remedy()
         raise error(f"{path}: {said}")
 
