@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,6 +175,25 @@ def test_appended_deliveries_are_divided_by_one_rule(
         )
         assert not kept & held_out
         assert len(kept | held_out) == len({*chain(*deliveries)}) + 40 * len(deliveries)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float32", "bfloat16"])
+def test_a_write_and_a_split_of_its_shards_hold_out_the_same_documents(
+    dtype: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(40 * 7, dtype="uint16").reshape(40, 7))
+    write = "write", str(tmp_path / "all_*.rox"), str(tmp_path / "ids.npy")
+    assert main([*write, "--dtype", dtype]) == 0
+    write = "write", str(tmp_path / "once_*.rox"), str(tmp_path / "ids.npy")
+    assert main([*write, "--dtype", dtype, "--split", "valid=0.3"]) == 0
+
+    assert split(tmp_path / "all_*.rox", tmp_path / "later_*.rox") == 0
+
+    once, later = (
+        [each.tobytes() for each in Roxxel(tmp_path / f"{name}_valid_*.rox").documents]
+        for name in ("once", "later")
+    )
+    assert once == later
 
 
 def test_an_append_to_a_split_names_the_command_that_follows_its_rule(

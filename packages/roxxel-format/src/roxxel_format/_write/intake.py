@@ -16,9 +16,11 @@ from roxxel_store.screen import note
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._write.casting import (
+    Caster,
     DocumentError,
     DocumentTypeError,
     InexactError,
+    OutOfRangeError,
     number_array,
     separator_items,
 )
@@ -197,8 +199,13 @@ class Intake:
         """Return whether the write has a document; call it after the first document."""
         if tokens.ndim != 1:
             return True
-        if tokens.dtype.kind not in "biu":  # As a reader finds it.
-            tokens = tokens.astype(dtypes.stored_dtype(str(self.dtype)))
+        if dtypes.value_range(str(self.dtype)) is None:  # Cast as a reader finds them.
+            caster = Caster(str(self.dtype))
+            try:
+                caster.check_source(tokens.dtype, 0)
+                tokens = caster.cast(tokens)
+            except (DocumentTypeError, OutOfRangeError):
+                return True  # The writer raises again, and names the document.
         return self.recipe.has(tokens, tokens.size + len(self.ending()))
 
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from roxxel_format._write.summary import WriteSummary
 
 
-def check_data(data: object) -> None:
-    """Check that data is an iterable of documents, not one document."""
-    if isinstance(data, (str, bytes, bytearray, Mapping)):
-        kind = type(cast("object", data)).__name__
-        raise TypeError(
-            f"data is one {kind}; pass an iterable of documents, such as [data]"
-        )
-
-
 def check_kept(
     manifest: Manifest,
     arguments: Mapping[str, Any],
