@@ -284,7 +284,7 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
         f"{target}: a preparation that is not finished differs from this command "
         f"({inputs[2]} differs in its first or last 4096 bytes); finish it with the "
         "old inputs and arguments, or abandon it with "
-        f"`{roxxel_command('format clean --abandon ')}"
+        f"`{roxxel_command('format clean --abandon ')}'{target}'`"
     ) in error
     assert run("clean", target, "--abandon") == 0
     assert names_in(target.parent) == []
@@ -731,6 +731,25 @@ def test_plan_takes_the_arguments_of_a_write(
     assert run("write", "c_*.rox", path, *options, *split, "--dry-run") == 0
     assert "1 units" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--id", "name"],
+        ["--prompt", "question", "--completion", "answer"],
+        ["--split", "valid=0.5"],
+        ["--bucket-by-length", "8,64"],
+    ],
+)
+def test_a_dry_run_takes_the_inputs_that_the_write_takes(
+    options: list[str], tmp_path: Path
+) -> None:
+    texts(tmp_path, 20)
+    write = "write", tmp_path / "c_*.rox", tmp_path, *options
+
+    code = run(*write)
+    assert run(*write, "--dry-run") == code
 
 
 def test_a_small_block_size_is_read_and_verified(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format.writing import CorpusFiles
+from roxxel_format.writing import CorpusFiles, Fields
 from roxxel_store.files import in_natural_order, matches_in, matches_of
 from roxxel_store.screen import note
 from roxxel_store.urls import is_pattern, url_of
@@ -19,7 +19,7 @@ from roxxel_prepare._inputs.object_listing import found_objects
 from roxxel_prepare._inputs.tables import files_of_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from roxxel_store.client import ObjectVersion
 
@@ -37,8 +37,9 @@ class _Found:
 def find_inputs(
     paths: Sequence[str],
     form: str | None = None,
-    field: str | None = None,
+    fields: Fields | None = None,
     *,
+    field: str | None = None,
     outputs: Sequence[str] = (),
 ) -> Inputs:
     """Return the files that paths, patterns, folders and URLs name.
@@ -53,14 +54,16 @@ def find_inputs(
     Args:
         paths: Files, folders or patterns; `-` is the standard input.
         form: Format of the files; see `documents_in`.
-        field: Field of the documents; see `documents_in`. Default: `text`.
+        fields: The fields that make a document. Default: `text`.
+        field: The field of the document, if the user named it.
         outputs: The corpora that are to be written.
 
     Raises:
         BucketError: A bucket cannot be listed.
         FileNotFoundError: A folder or a pattern has no file, or none that is data.
         InputError: The format of a file is not known, the files are of different kinds,
-            or a folder that `datasets` saved cannot be read.
+            a field is named but a file has none, or a folder that `datasets` saved
+            cannot be read.
         ValueError: A path is empty, `-` is given twice, or a URL is not valid, or is a
             pattern or a folder on a web server.
     """
@@ -98,7 +101,9 @@ def find_inputs(
     if mixture is not None:
         note(mixture)
     objects = {path: objects[path] for path in files if path in objects}
-    return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
+    fields = fields or Fields()
+    _check_fields(files, form, fields, field)
+    return Inputs(tuple(files), form, fields.text, objects, tuple(sorted(left_out)))
 
 
 def say_empty(inputs: Inputs) -> None:
@@ -130,24 +135,25 @@ def _say_twice(files: Sequence[str]) -> None:
         )
 
 
-def check_fields(inputs: Inputs, given: Mapping[str, str | bool | None]) -> None:
-    """Raise InputError if fields are named, but an input has none.
-
-    `given` has the name of each field by the option that the user passes; True for an
-    option that names none.
-    """
-    options = [
-        f"--{name}" if field is True else f"--{name} {field}"
-        for name, field in given.items()
-        if field
-    ]
+def _check_fields(
+    paths: Sequence[str], form: str | None, fields: Fields, field: str | None
+) -> None:
+    """Raise InputError if the user named fields, but an input has none."""
+    named = {
+        "field": field,
+        "prompt": fields.prompt,
+        "completion": fields.completion,
+        "id": fields.id,
+    }
+    options = [f"--{option} {name}" for option, name in named.items() if name]
+    options += ["--chat"] if fields.chat else []
     if not options:
         return
-    for path in inputs.paths:
-        form = FORMATS[format_of(path, inputs.form)]
-        if form.kind != "rows":
+    for path in paths:
+        found = FORMATS[format_of(path, form)]
+        if found.kind != "rows":
             raise InputError(
-                f"{path}: is read as {form.what}, which has no fields for "
+                f"{path}: is read as {found.what}, which has no fields for "
                 f"{' and '.join(options)}; leave the option out, pass files of rows "
                 "(JSON, CSV, Parquet, Arrow), or name their --format"
             )

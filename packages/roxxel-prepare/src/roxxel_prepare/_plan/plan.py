@@ -90,10 +90,11 @@ def check_same(
     if change is None and [row[1:] for row in rows] != [row[1:] for row in plan.units]:
         change = f"{len(rows)} units are planned, {len(plan.units)} recorded"
     if change is not None:
+        command = roxxel_command(f"format clean --abandon '{corpus}'")
         raise FileExistsError(
             f"{corpus}: a preparation that is not finished differs from this command "
             f"({change}); finish it with the old inputs and arguments, or abandon it "
-            f"with `{roxxel_command(f'format clean --abandon {corpus}')}`"
+            f"with `{command}`"
         )
 
 

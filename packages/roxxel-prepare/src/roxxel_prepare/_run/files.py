@@ -14,7 +14,7 @@ from roxxel_format.writing import Fields, Place, Recipe, Side
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
-from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
+from roxxel_prepare._inputs.listing import find_inputs, say_empty
 from roxxel_prepare._plan.side import checked_buckets, checked_split, recipes_of
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.committing import PartSummary, commit_units
@@ -140,9 +140,7 @@ def write_files(
     )
     recipes = recipes_of(os.fspath(filepath), recipe, split, bucket_by_length)
     names = [str(each) for each in inputs]
-    files = find_inputs(names, format, fields.text, outputs=[*recipes])
-    given = {"field": field, "prompt": prompt, "completion": completion}
-    check_fields(files, given | {"chat": bool(chat), "id": document_id})
+    files = find_inputs(names, format, fields, field=field, outputs=[*recipes])
     if len(recipes) > 1:
         what = "a split" if split is not None else "bucket_by_length"
         if files.stream is not None:

@@ -15,7 +15,7 @@ from roxxel_store import roxxel_command
 from roxxel_store.command import EXPECTED, interruptible, spelled
 from roxxel_store.screen import note, say
 
-from roxxel_prepare._inputs.listing import check_fields, find_inputs
+from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._plan.side import recipes_of
 from roxxel_prepare._plan.units import units_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
@@ -154,11 +154,23 @@ def _print_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
 
 def _show_units(options: argparse.Namespace) -> int:
     """Print the units into which a write divides its inputs."""
-    fields = Fields(options.field or "", chat=options.chat)
-    inputs = find_inputs(
-        options.inputs, options.format, fields.text, outputs=[options.corpus]
+    fields = Fields(
+        options.field or "",
+        options.prompt,
+        options.completion,
+        options.id,
+        chat=options.chat,
     )
-    check_fields(inputs, {"field": options.field, "chat": bool(options.chat)})
+    outputs = recipes_of(
+        options.corpus, Recipe(), options.split, options.bucket_by_length
+    )
+    inputs = find_inputs(
+        options.inputs,
+        options.format,
+        fields,
+        field=options.field,
+        outputs=[*outputs],
+    )
     units = units_of(inputs, options.unit_bytes)
     say(f"{'unit':>6} {'bytes':>14}  inputs")
     for number, unit in enumerate(units):
