@@ -308,6 +308,27 @@ def test_a_checkpoint_whose_evaluation_failed_is_ranked_once_it_is_made(
     assert rows(tmp_path / "b") == rows(tmp_path / "a")
 
 
+def test_a_branch_saves_again_the_step_at_which_it_made_an_owed_evaluation(
+    tmp_path: Path,
+) -> None:
+    fails = [True]
+
+    def evaluate(_: Any) -> dict[str, float]:
+        if fails and fails.pop():
+            raise OSError("no room for the samples")
+        return {"eval_loss": 2.0}
+
+    options: dict[str, Any] = {"eval_fn": evaluate, "eval_every": 4}
+    with pytest.raises(OSError, match="no room"):
+        trainer(tmp_path / "a", **options).run()
+
+    # The save at which the branch begins is in flight when its evaluation ends.
+    trainer(tmp_path / "b", branch_from=tmp_path / "a" / "run", **options).run()
+
+    [(step, metrics, is_evaluated), *_] = ranked(tmp_path / "b")
+    assert (step, metrics["eval_loss"], is_evaluated) == (4, 2.0, True)
+
+
 def test_owed_evaluation_is_forgotten_by_a_run_that_evaluates_nothing(
     tmp_path: Path,
 ) -> None:

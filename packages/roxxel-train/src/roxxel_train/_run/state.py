@@ -320,8 +320,10 @@ class RunState:
                 **self.window.to_json(self.arrays),
                 "log": None if position is None else position._asdict(),
             }
-            metrics = self.checkpointer.metrics(self.step) if is_saved else {}
-            metrics |= recorder.metrics()
+            metrics = recorder.metrics()
+            if is_saved:
+                self.checkpointer.wait()  # the first save of a branch is in flight
+                metrics = self.checkpointer.metrics(self.step) | metrics
             # Whoever restores this checkpoint from a bucket needs its metrics rows.
             files = self._files_of_step
             self.checkpointer.save(self.step, metrics, extra, is_saved, files)
