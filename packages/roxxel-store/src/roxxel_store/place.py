@@ -86,7 +86,7 @@ class OnDisk:
     ) -> None:
         self.location = f"{folder}/"
         self._folder, self._lock, self._writers = folder, lock, writers
-        self._shared = DiskFolder(folder, 0.0)
+        self._shared = DiskFolder(folder, timeout_s=0.0)
         self._error = error
 
     def read(self, name: str, max_bytes: int) -> bytes | None:

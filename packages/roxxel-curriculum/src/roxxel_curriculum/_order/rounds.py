@@ -89,7 +89,7 @@ class SampleStream:
 
     @property
     def first_epoch_samples(self) -> int:
-        """Number of samples that the stream's first epoch still has at the start."""
+        """Number of samples from the stream's beginning to the end of that epoch."""
         left = self.spans.windows_left(self.seq_len, self.depth)
         return self.spans.num_spans * left
 

@@ -213,13 +213,14 @@ class ResolvedPhase:
 
     def steps_within(self, num_samples: int) -> int:
         """Return the number of training steps that fit into `num_samples` samples."""
-        whole = num_samples // self.batch_size
-        steps, skipped = whole, 0
+        data_steps = num_samples // self.batch_size
+        steps, skipped = data_steps, 0
         for skip in self.skips:
-            if whole - skipped <= skip.at:
+            if data_steps - skipped <= skip.at:
                 break
             skipped += skip.steps
-            steps = max(skip.at, whole - skipped)
+            # The samples may end inside the skip: then the steps before it fit.
+            steps = max(skip.at, data_steps - skipped)
         return steps
 
     def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:

@@ -36,10 +36,10 @@ def read_manifest(name: CorpusName, filepath: str) -> bytes:
 
 
 def bare_shards(filepath: str, found: list[str]) -> ShardError:
-    """Return an error about shards without a manifest; raise one for other files.
+    """Return the error about files that should be shards, and have no manifest.
 
     Raises:
-        ShardError: The first file is damaged.
+        ShardError: The first file is no shard, or damaged.
     """
     open_shard(found[0])
     whole = [path for path in found if is_whole(path)]

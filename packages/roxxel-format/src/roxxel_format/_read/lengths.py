@@ -109,8 +109,9 @@ def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:
         if at == bins.size:  # There are no documents.
             at = 0
         if at >= _EXACT:
+            # The least length of this bin; `Lengths.of` computes the inverse.
             digits, step = divmod(at - _EXACT, _BINS)
-            at = (_BINS + step) << (digits - 1) >> _BINS.bit_length() - 1
+            at = (_BINS + step) * 2 ** (digits - 1) // _BINS
         found[percent] = at
     return found
 

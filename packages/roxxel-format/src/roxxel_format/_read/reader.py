@@ -326,9 +326,11 @@ class CorpusReader:
         """Return the documents of windows in several shards."""
         bounds, stop = self._bounds, first + length
         # A window is a piece of each shard that holds some of its tokens.
-        number = bounds.searchsorted(first, "right") - 1
-        counts = bounds.searchsorted(stop, "left") - number
-        num_windows, number = counts.size, ranges(number, counts)
+        first_shard = bounds.searchsorted(first, "right") - 1
+        counts = bounds.searchsorted(stop, "left") - first_shard
+        num_windows = counts.size
+        # From here on, an item for each piece: its shard, its window, its tokens.
+        number = ranges(first_shard, counts)
         window = np.arange(num_windows).repeat(counts)
         first = np.maximum(first[window], bounds[number])
         stop = np.minimum(stop[window], bounds[number + 1])
@@ -341,7 +343,7 @@ class CorpusReader:
                 part = self._spans_in(shard, first[at] - start, stop[at] - start)
                 pieces.append(at.repeat(part.counts))
                 parts.append(part)
-        piece = np.concatenate(pieces)
+        piece = np.concatenate(pieces)  # by shard; a piece may hold several documents
         order = piece.argsort(kind="stable")
         window = window[piece[order]]
         document = np.concatenate([part.document for part in parts])[order]

@@ -399,11 +399,13 @@ def share_files(one: CorpusName, other: CorpusName) -> bool:
         return True
     if not _is_same_file(one.folder, other.folder):
         return False
-    if one.manifest is None or other.manifest is None:
+    if one.manifest is None or other.manifest is None:  # A file may match a pattern.
         return any(
             numbered.manifest is not None and numbered.is_own(file.single.name)
             for numbered, file in ((one, other), (other, one))
         )
+    # Both are patterns here: a name that matches both has the longer prefix and suffix,
+    # and the star of the shorter pattern stands for what these have more.
     short, long = sorted((one.prefix, other.prefix), key=len)
     if not (long.startswith(short) and _STAR_START.fullmatch(long[len(short) :])):
         return False

@@ -279,7 +279,7 @@ def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
     wanted = np.dtype(dtype)
     if wanted.kind == "S":
         return wanted
-    if wanted.kind in "TO":
+    if wanted.kind in "TO":  # `StringDType`, or strings as objects
         return np.dtype(object)
     return dtypes.stored_dtype(dtypes.stored_name(wanted))
 

@@ -165,5 +165,6 @@ def _grams(words: _Hashes, size: int) -> _Hashes:
 def _in_documents(
     starts: _Places, stops: _Places, texts: _Places, documents: _Places
 ) -> tuple[_Places, _Places, _Places]:
+    # A hit that begins in one document and ends in another is no hit.
     is_in = documents[starts] == documents[stops - 1]
     return starts[is_in], stops[is_in], texts[is_in]

@@ -238,8 +238,9 @@ def _joined(pieces: Sequence[bytes]) -> bytes:
 def _without_others(ids: _Rows, starts: _Rows, stops: _Rows) -> _Rows:
     """Return tokens; those outside of documents get ids that no token has."""
     change = np.zeros(ids.size + 1, np.int64)
+    # No document here is empty, so no two of them begin or end at one token.
     change[starts] += 1
-    np.add.at(change, stops, -1)
+    change[stops] -= 1
     ids[change[:-1].cumsum() == 0] = _NO_TOKEN
     return ids
 
@@ -248,11 +249,12 @@ def _merged(found: _Rows) -> _Rows:
     """Return the hits in order; merge those of a document that overlap."""
     if not len(found):
         return found
-    found = found[np.lexsort((found[:, 3], found[:, 1], found[:, 0]))]
-    reached = np.maximum.accumulate(found[:, 1])
+    starts, stops, _, texts = found.T
+    found = found[np.lexsort((texts, stops, starts))]
+    starts, stops, documents, _ = found.T
+    reached = np.maximum.accumulate(stops)
     is_new = np.append(
-        True,
-        (found[1:, 0] > reached[:-1]) | (found[1:, 2] != found[:-1, 2]),
+        True, (starts[1:] > reached[:-1]) | (documents[1:] != documents[:-1])
     )
     first = np.flatnonzero(is_new)
     merged = found[first]

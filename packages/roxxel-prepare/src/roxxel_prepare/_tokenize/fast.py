@@ -174,7 +174,7 @@ class FastTokenizer:
         new = [
             each[state == _UNKNOWN]
             for each, state in zip(points, states, strict=True)
-            if not state.all()
+            if (state == _UNKNOWN).any()
         ]
         if new:
             self._compare(np.unique(np.concatenate(new)))
