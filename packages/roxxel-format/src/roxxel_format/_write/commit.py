@@ -142,10 +142,10 @@ def commit(
     if not len(new):
         raise NoDocumentsError(place.pattern)
     recipe, base = recipe.decided(new.dtype, new.kind), place.end.fingerprint
-    kept = dict(filter(None, [recipe.tokenizer_file]))
+    tokenizer = dict(filter(None, [recipe.tokenizer_file]))
     before: set[str] = set()
     while True:
-        place.check_present({**new.sizes, **kept})
+        place.check_present({**new.sizes, **tokenizer})
         if recipe.exist != "append":
             before = place.found.file_names()
         added = _added(recipe, place, new)

@@ -91,11 +91,11 @@ class CorpusWrite:
         if why:
             self.place.check_several(why)
         self._intake = load_intake(recipe, says_ending=says_ending)
-        self._kept = _kept_tokenizer(self._intake, tokenizer_files)
+        self._packed = _packed_tokenizer(self._intake, tokenizer_files)
         self.recipe = self._intake.recipe
-        if self._kept is not None:
-            path = self.place.name.tokenizer(digest_of_tokenizer(self._kept))
-            file = path.name, len(self._kept)
+        if self._packed is not None:
+            path = self.place.name.tokenizer(digest_of_tokenizer(self._packed))
+            file = path.name, len(self._packed)
             self.recipe = replace(self.recipe, tokenizer_file=file)
         self._resources = ExitStack()
         self._is_committed = False
@@ -178,10 +178,10 @@ class CorpusWrite:
     def keep_tokenizer(self) -> None:
         """Keep the tokenizer at the place, before the commit that names its file."""
         file, files = self.recipe.tokenizer_file, self.place.files
-        if file is not None and self._kept is not None:
+        if file is not None and self._packed is not None:
             name, size = file
             if files.sizes([name]).get(name) != size:
-                files.replace(name, self._kept)
+                files.replace(name, self._packed)
 
     def begin(self) -> None:
         """Check that the write may change the corpus, and take over its type and kind.
@@ -301,8 +301,8 @@ class CorpusWrite:
             )
             try:
                 self._check_free(path)
-                if file is not None and self._kept is not None:
-                    replace_file(name.folder / file[0], self._kept)
+                if file is not None and self._packed is not None:
+                    replace_file(name.folder / file[0], self._packed)
                 series.write_all(data, ending)
             except BaseException:
                 series.abort()
@@ -321,7 +321,7 @@ class CorpusWrite:
         return replace(summary, switched_off=self.switched_off)
 
 
-def _kept_tokenizer(
+def _packed_tokenizer(
     intake: Intake, of_another: Mapping[str, str] | None
 ) -> bytes | None:
     if of_another is not None:

@@ -118,9 +118,10 @@ class StreamedItems:
                 position += len(raw)
                 if len(raw) < size:
                     break
-            if position == 0 and step == first_step:
+            if position == 0 and step == first_step:  # The whole epoch gave no batch.
                 self._check_no_batch(len(raw), step, epoch)
             epoch += 1
+        # Reading began at `start`, and found nothing: the stream ends there, or before.
         if step == self._start and self._epochs == 1 and not self._has_step(step - 1):
             step = self._steps_of_first_epoch()
         if step < self._start:

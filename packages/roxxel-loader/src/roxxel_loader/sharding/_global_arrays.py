@@ -268,6 +268,7 @@ def _values(part: Box, leaf: HostLeaf) -> npt.NDArray[Any]:
             return values[index]
     found = np.empty(shape_of(part), leaf.pieces[0][1].dtype)
     num_values = 0
+    # A process may hold a piece twice, but two different pieces never overlap.
     for box, values in dict(leaf.pieces).items():
         spans = zip(part, box, strict=True)
         shared = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in spans)

@@ -37,7 +37,7 @@ def recipes_of(
         tops = [*buckets[:-1], None]
         least = [0, *(each + 1 for each in buckets[:-1])]
         found = {
-            held_out_path(filepath, str(pack)): replace(
+            path_beside(filepath, str(pack)): replace(
                 recipe, lengths=(low, high), pack=pack
             )
             for low, high, pack in zip(least, tops, buckets, strict=True)
@@ -46,7 +46,7 @@ def recipes_of(
         return found
     name, _ = split
     return {
-        held_out_path(path, name) if is_held_out else path: replace(
+        path_beside(path, name) if is_held_out else path: replace(
             each, side=Side(*split, is_held_out)
         )
         for path, each in found.items()
@@ -85,12 +85,12 @@ def checked_split(name: object, share: object) -> tuple[str, float]:
     )
 
 
-def held_out_path(filepath: str, name: str) -> str:
-    """Return the path of the corpus that is held out, such as `wiki_valid_*.rox`.
+def path_beside(filepath: str, name: str) -> str:
+    """Return the path of another corpus of a command, such as `wiki_valid_*.rox`.
 
-    The name is inserted before the star, the suffix `.rox`, or the slash at the end.
-    `out/*.rox` has no name before the star, so its held-out corpus is a folder in
-    `out`: `out/valid/*.rox`.
+    The name, of a split or a length, is inserted before the star, the suffix `.rox`, or
+    the slash at the end. `out/*.rox` has no name before the star, so the other corpus
+    is a folder in `out`: `out/valid/*.rox`.
     """
     path = filepath.rstrip("/")
     head, slash, last = path.rpartition("/")

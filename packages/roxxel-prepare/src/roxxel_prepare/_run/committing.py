@@ -15,7 +15,7 @@ from roxxel_store import roxxel_command
 from roxxel_store.screen import note
 
 from roxxel_prepare._plan.plan import parse_plan, parse_unit
-from roxxel_prepare._plan.side import held_out_path
+from roxxel_prepare._plan.side import path_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,7 +76,7 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         recipe = plan.recipe
         place.begin(replaces=recipe.exist == "replace")
         if recipe.side is not None and not recipe.side.is_held_out:
-            held_out = held_out_path(filepath, recipe.side.name)
+            held_out = path_beside(filepath, recipe.side.name)
             # The held-out corpus has no plan if an earlier process committed it and
             # then was killed.
             with contextlib.suppress(FileNotFoundError):

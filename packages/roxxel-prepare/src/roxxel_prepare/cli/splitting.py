@@ -9,7 +9,7 @@ from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe, Side
 from roxxel_store.screen import say
 
-from roxxel_prepare._plan.side import held_out_path
+from roxxel_prepare._plan.side import path_beside
 from roxxel_prepare.cli.values import shares_line
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def split(options: argparse.Namespace) -> int:
     """
     name, share = options.split
     source = options.inputs[0]
-    outputs = options.corpus, held_out_path(options.corpus, name)
+    outputs = options.corpus, path_beside(options.corpus, name)
     # Resolve both paths first: a write may change which corpus a folder's path names.
     sharded = options.max_shard_bytes is not None or options.exist == "append"
     files = [CorpusFiles(each, sharded=sharded) for each in outputs]
