@@ -271,18 +271,6 @@ def test_a_path_that_goes_back_from_a_link_is_the_folder_of_its_target(
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_program_may_name_its_folder_by_a_link_and_by_its_path(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "link").symlink_to("disk")
-
-    for step, name in enumerate(["link", "disk", "link", "disk"], 1):
-        save_all(checkpointer(tmp_path / name / "run"), step)
-
-    assert checkpointer(tmp_path / "disk" / "run").restore() == 4
-
-
 def test_all_saves_and_restores_share_the_threads_of_one_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,8 +185,7 @@ class Bucket:
         error: type[BucketError] = BucketError,
         option: str = "timeout_s",
     ) -> None:
-        self.url = self.place = url
-        self._timeout_s = timeout_s
+        self.url, self._timeout_s = url, timeout_s
         self._error, self._option = error, option
         self._scheme, _, rest = url.partition("://")
         self._host, _, root = rest.partition("/")

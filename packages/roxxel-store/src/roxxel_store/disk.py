@@ -60,11 +60,6 @@ class DiskFolder:
         self.url = str(path)
         self._path, self._timeout_s, self._late = path, timeout_s, late
 
-    @property
-    def place(self) -> str:
-        """The folder, by one name however it was given: a link may lead to it."""
-        return os.path.realpath(self._path)
-
     def url_of(self, name: str) -> str:
         """Return the path of a file."""
         return f"{self.url}/{name}"

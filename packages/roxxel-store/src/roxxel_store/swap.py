@@ -200,7 +200,7 @@ def is_name(name: str) -> bool:
 
 def writer_of(bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> Writer:
     """Return this process's writer of a folder, which writes through `bucket`."""
-    writer = _writers.setdefault((bucket.place, os.getpid()), Writer(bucket, errors))
+    writer = _writers.setdefault((bucket.url, os.getpid()), Writer(bucket, errors))
     writer.bucket = bucket
     return writer
 
