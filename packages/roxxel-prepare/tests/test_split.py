@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -255,6 +256,29 @@ def test_who_appends_to_sides_that_no_split_can_extend_is_told_a_command_that_wo
     new = tmp_path / "new_*.rox"
     assert main(["write", str(new), *words, "--split", "valid=0.3"]) == 0
     assert Roxxel(new).tokens[:].tolist() == Roxxel(kept).tokens[:].tolist()
+
+
+def test_a_split_writes_the_held_out_documents_first_as_a_write_does(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert split(folder / "many" / "*.rox", folder / "k_*.rox") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines[:2]] == [
+        str(folder / "k_valid_*.rox"),
+        str(folder / "k_*.rox"),
+    ]
+
+
+def test_a_corpus_that_its_folder_names_is_told_by_which_name_it_is_divided(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = folder / "of_folder"
+    Roxxel(f"{corpus}/").write(DOCUMENTS, dtype="uint16")
+
+    assert split(f"{corpus}/", folder / "k_*.rox") == 1
+    [name] = re.findall(r"'([^']*[*].rox)'", capsys.readouterr().err)
+    assert split(name, folder / "k_*.rox") == 0
 
 
 def test_a_split_says_its_shares_of_documents_and_tokens(

@@ -193,10 +193,12 @@ def _way_out(path: str) -> str:
         )
     ending, found = ending_of(path), _beginning(path)
     if ending == ".rox":
+        several = path.rpartition("/")[0] + "/*.rox" if "/" in path else "*.rox"
         return (
-            "is a shard of a corpus already; quote the corpus's pattern, so that the "
-            "shell does not expand it, or read the shard with roxxel_format.Roxxel "
-            "(one of the first Roxxel: with roxxel_prepare.first_roxxel)"
+            "is a shard of a corpus already; to divide a corpus with --split, quote "
+            f"the corpus's pattern, such as '{several}', so that the shell does not "
+            "expand it; else read the shard with roxxel_format.Roxxel (one of the "
+            "first Roxxel: with roxxel_prepare.first_roxxel)"
         )
     what = f"names that end with {ending} have" if ending else "a name like this has"
     begins = f", and it begins like {found.what}" if found else ""

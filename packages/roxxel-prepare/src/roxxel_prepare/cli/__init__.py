@@ -62,7 +62,8 @@ def _write(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _show_units(options)
     if _divides_corpus(options):
-        return split(options)
+        _print_summaries(split(options), is_split=True)
+        return 0
     given: Any = {
         name: value for name, value in vars(options).items() if name in _OF_WRITE_FILES
     }

@@ -6,11 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
-from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe, Side
-from roxxel_store.screen import say
+from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe
 
-from roxxel_prepare._plan.side import path_beside
-from roxxel_prepare.cli.values import shares_line
+from roxxel_prepare._plan.side import recipes_of
 
 if TYPE_CHECKING:
     import argparse
@@ -18,76 +16,74 @@ if TYPE_CHECKING:
     from typing import Any
 
     import numpy.typing as npt
+    from roxxel_format import WriteSummary
 
 
-def split(options: argparse.Namespace) -> int:
+def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
     """Write a share of the documents into one corpus and the rest into another.
 
     A document's tokens alone decide its corpus, as in a write of files. So equal
     documents are in the same corpus, and adding documents to the source does not move
-    other documents.
+    other documents. Returns the summary of each corpus, by path, as a write does.
     """
-    name, share = options.split
     source = options.inputs[0]
-    outputs = options.corpus, path_beside(options.corpus, name)
-    # Resolve both paths first: a write may change which corpus a folder's path names.
-    sharded = options.max_shard_bytes is not None or options.exist == "append"
-    files = [CorpusFiles(each, sharded=sharded) for each in outputs]
     with Roxxel(source) as corpus:
-        _check_apart(corpus, outputs, files)
         _check_dense(corpus, source)
         _check_columns(corpus, source)
-        sides = [Side(name, share, is_held_out) for is_held_out in (False, True)]
+        recipes = recipes_of(
+            options.corpus, _recipe_of(corpus, options), options.split, None
+        )
+        # Resolve both paths first: a write may change which corpus a folder's path
+        # names.
+        sharded = options.max_shard_bytes is not None or options.exist == "append"
+        files = [CorpusFiles(each, sharded=sharded) for each in recipes]
+        _check_apart(corpus, [*recipes], files)
 
-        def chosen(side: Side) -> Iterator[npt.NDArray[Any]]:
-            return (each for each in corpus.documents if side.has(each))
+        def chosen(recipe: Recipe) -> Iterator[npt.NDArray[Any]]:
+            return (each for each in corpus.documents if recipe.has(each, each.size))
 
         # Check both outputs before the first write, because no corpus can be empty.
-        for output, side in zip(outputs, sides, strict=True):
-            if next(chosen(side), None) is None:
+        for output, recipe in recipes.items():
+            if next(chosen(recipe), None) is None:
                 raise ValueError(
                     f"{output}: none of {corpus.num_documents} documents would be in "
-                    f"this corpus with share={share}; choose another share"
+                    f"this corpus with share={options.split[1]}; choose another share"
                 )
-        separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
-        not_copied = {"arguments", "created_by", "separator"}
-        not_copied |= {"input_files", "skipped", "tokenizer_file"}
         of_source = corpus.tokenizer is not None
         writes = [
             CorpusWrite(
                 each.filepath,
-                Recipe(
-                    separator=separator.tobytes() or None,
-                    block_size=corpus.block_size,
-                    max_shard_bytes=options.max_shard_bytes,
-                    dtype=corpus.dtype_name,
-                    metadata={
-                        key: value
-                        for key, value in corpus.metadata.items()
-                        if key not in not_copied
-                    },
-                    exist=options.exist,
-                    side=side,
-                    inputs=corpus.fingerprint,
-                    tokenizer_record=corpus.metadata.get("tokenizer"),
-                ),
+                recipe,
                 tokenizer_files=corpus.tokenizer_files if of_source else None,
             )
-            for each, side in zip(files, sides, strict=True)
+            for each, recipe in zip(files, recipes.values(), strict=True)
         ]
         for write in writes:  # An append that is refused later leaves half a split.
             write.check_append()
-        summaries = [
-            write.run(chosen(side), is_encoded=True)
-            for write, side in zip(writes, sides, strict=True)
-        ]
-    for output, summary in zip(outputs, summaries, strict=True):
-        if not summary.kept:
-            say(f"{output}: {summary}")
-    kept, held_out = summaries
-    if not (kept.kept and held_out.kept):
-        say(shares_line([(held_out, kept)]))
-    return 0
+        return {
+            output: write.run(chosen(recipe), is_encoded=True)
+            for write, (output, recipe) in zip(writes, recipes.items(), strict=True)
+        }
+
+
+def _recipe_of(corpus: Roxxel, options: argparse.Namespace) -> Recipe:
+    """Return the arguments that write the documents of a corpus as they are."""
+    separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
+    not_copied = {"arguments", "created_by", "separator"}
+    not_copied |= {"input_files", "skipped", "tokenizer_file"}
+    metadata = corpus.metadata
+    return Recipe(
+        separator=separator.tobytes() or None,
+        block_size=corpus.block_size,
+        max_shard_bytes=options.max_shard_bytes,
+        dtype=corpus.dtype_name,
+        metadata={
+            key: value for key, value in metadata.items() if key not in not_copied
+        },
+        exist=options.exist,
+        inputs=corpus.fingerprint,
+        tokenizer_record=metadata.get("tokenizer"),
+    )
 
 
 def _check_columns(corpus: Roxxel, source: str) -> None:
