@@ -234,10 +234,12 @@ class ResolvedPhase:
             return None
         stream, before = self.cursors[source]
         read = before + self.counts(self.samples_before(step - self.start))[source]
+        # The first sample of the next epoch, counted in the stream as `read` is.
         first = stream.samples_until(max(stream.epoch + 1, stream.epochs_started(read)))
         if first >= before + self.counts(self.num_samples)[source]:
             return None
         found = self.steps_within(self.sample_index(source, first - before))
+        # A step may begin several epochs of a small source: return the last.
         after = before + self.counts(self.samples_before(found + 1))[source]
         return self.start + found, stream.epochs_started(after) - 1
 

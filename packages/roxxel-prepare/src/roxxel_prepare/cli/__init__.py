@@ -78,8 +78,8 @@ def _write(options: argparse.Namespace) -> int:
         options.corpus, Recipe(), options.split, options.bucket_by_length
     )
     is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
-    chooses = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
-    if is_new and not chooses:
+    says_end = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
+    if is_new and not says_end:
         note(_NO_END, end="")
     summaries = dict(zip(outputs, written, strict=True))
     _print_summaries(summaries, is_split=options.split is not None)
