@@ -169,10 +169,14 @@ def test_parts_and_held_out_documents_of_buckets(
     assert content(tmp_path / "a") == content(tmp_path / "b")
 
 
+@pytest.mark.parametrize("split", [(), ("--split", "valid=0.3")])
 def test_a_bucket_without_documents_names_its_length(
-    tmp_path: Path, inputs: Path, capsys: pytest.CaptureFixture[str]
+    split: tuple[str, ...],
+    tmp_path: Path,
+    inputs: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = "--bucket-by-length", "200,300"
+    options = "--bucket-by-length", "200,300", *split
     assert bucketed(tmp_path / "c_*.rox", inputs, *options) == 1
     assert "leave its length 300 out" in capsys.readouterr().err
 

@@ -99,26 +99,29 @@ def prepare(
             summary, left_out=inputs.left_out, switched_off=write.switched_off
         )
     except NoDocumentsError as error:
+        if recipe.chooses:
+            raise ValueError(f"{write.what}: {_nothing_chosen(recipe)}") from error
         others = len(inputs.paths) - 1
-        if recipe.side is not None:
-            name, share, is_held_out = recipe.side
-            what = "held out" if is_held_out else "left"
-            raise ValueError(
-                f"{write.what}: no document of the inputs would be {what} with --split "
-                f"{name}={share}; choose another share"
-            ) from error
-        if recipe.lengths is not None:
-            least, greatest = recipe.lengths
-            raise ValueError(
-                f"{write.what}: no document of the inputs has {least} to "
-                f"{greatest or 'more'} tokens; leave its length {recipe.pack} out of "
-                "--bucket-by-length"
-            ) from error
         raise InputError(
             f"{inputs.paths[0]}: holds no documents"
             f"{f', like the other inputs ({others})' if others else ''}; check the "
             "inputs"
         ) from error
+
+
+def _nothing_chosen(recipe: Recipe) -> str:
+    """Describe the documents that a corpus needs, and that no input has."""
+    wanted, remedies = list[str](), list[str]()
+    if recipe.lengths is not None:
+        least, greatest = recipe.lengths
+        wanted.append(f"has {least} to {greatest or 'more'} tokens")
+        remedies.append(f"leave its length {recipe.pack} out of --bucket-by-length")
+    if recipe.side is not None:
+        name, share, is_held_out = recipe.side
+        what = "held out" if is_held_out else "left"
+        wanted.append(f"would be {what} with --split {name}={share}")
+        remedies.append("choose another share")
+    return f"no document of the inputs {' and '.join(wanted)}; {', or '.join(remedies)}"
 
 
 def _num_workers(inputs: Inputs) -> int:
