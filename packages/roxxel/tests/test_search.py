@@ -259,7 +259,7 @@ def test_the_text_of_a_separator_is_not_searched(kind: str, end: str) -> None:
         assert len(found) == times(wanted, "\0".join(texts))
 
 
-@pytest.mark.parametrize("options", [{"pack": 256}, {"max_shard_bytes": 18704}])
+@pytest.mark.parametrize("options", [{"pack": 256}, {"max_shard_bytes": 18800}])
 @pytest.mark.parametrize("kind", ["bytes", "WordPiece"])
 def test_the_documents_of_a_written_corpus_are_searched(
     kind: str, options: dict[str, Any], tmp_path: Path
