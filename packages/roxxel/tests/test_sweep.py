@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel import sweep
+from roxxel import open_run, sweep
 from roxxel.cli import main
 from roxxel.config import ConfigError, SweepConfig, blends_of, load_config
 from roxxel.sweeping import fit_law, load_sweep, runs_of
@@ -337,6 +337,38 @@ def test_a_repeated_sweep_trains_nothing_and_writes_the_same_table(swept: Path) 
     assert lines[0] == "7 runs, of which 7 are finished"
     assert not any("run 1" in line for line in lines)
     assert table.read_bytes() == before
+
+
+def test_a_run_whose_last_evaluation_failed_is_evaluated_by_the_next_sweep(
+    tmp_path: Path,
+) -> None:
+    path = sweep_file(tmp_path, f"{SWEEP}[[blends]]\nweights = {{ code = 1 }}\n")
+    (tmp_path / "tiny.py").write_text(f"{MODEL}{FAILS_ONCE}")
+    base = tmp_path / "first.toml"
+    every = 'eval_every = 1\neval_fn = "tiny:evaluate"'
+    base.write_text(base.read_text().replace("eval_every = 3", every))
+    with pytest.raises(OSError, match="no room"):
+        sweep(path)
+
+    (row,) = sweep(path).table.rows
+
+    metrics = open_run(str(row.run.config.run_folder)).metrics
+    evaluated = [each for each in metrics if each["kind"] == "eval"]
+    assert [each["step"] for each in evaluated] == [1, 2, 3]
+    assert row.losses == (evaluated[-1]["eval_loss/held_out"],)
+
+
+FAILS_ONCE = """
+
+from pathlib import Path
+
+def evaluate(state):
+    failed = Path(__file__).with_name("failed")
+    if int(state.step[...]) == 3 and not failed.exists():
+        failed.touch()
+        raise OSError("no room for the samples")
+    return {"value": 2.0}
+"""
 
 
 def test_the_table_has_a_line_for_each_source_of_each_run(swept: Path) -> None:

@@ -126,8 +126,8 @@ class Parent:
         """Return the text that names this checkpoint in a folder.
 
         Args:
-            given: The folder, as `init_from` or `branch_from` name it: it may have
-                moved, and the other run may have newer checkpoints now.
+            given: Where the parent's folder is now, as `init_from` or `branch_from`
+                names it. A step in this text is replaced.
 
         >>> Parent("runs/a", 100, is_branch=True).below("moved/a")
         'moved/a@100'
@@ -314,13 +314,14 @@ class RunFolder:
         return next((step for step in newest if self._checkpoint(step)), None)
 
     @property
-    def owes_evaluation(self) -> bool:
-        """Whether the newest checkpoint was saved, but its evaluation did not end.
+    def finished_step(self) -> int | None:
+        """`saved_step`, or None if the evaluation after this step did not end.
 
         The next start makes this evaluation, also if all steps are done.
         """
         newest = None if self.saved_step is None else self._checkpoint(self.saved_step)
-        return newest is not None and newest.extra.get("evaluated") is False
+        is_owed = newest is None or newest.extra.get("evaluated") is False
+        return None if is_owed else self.saved_step
 
     def _checkpoint(self, step: int) -> Checkpoint | None:
         """Return the description of a checkpoint; None if it is damaged."""
@@ -351,9 +352,9 @@ class RunFolder:
         if self.is_running:
             return "running"
         # The next start continues from the newest checkpoint, not from the newest row.
-        done = self.step if self.saved_step is None else self.saved_step
-        is_done = self.total_steps is not None and done >= self.total_steps
-        if is_done and not self.owes_evaluation:
+        done = self.step if self.saved_step is None else self.finished_step
+        total = self.total_steps
+        if done is not None and total is not None and done >= total:
             return "complete"
         is_error = self.ending.get("status") == "ended with an error"
         return "ended with an error" if is_error else "stopped"

@@ -144,9 +144,8 @@ def _steps_of_complete(
     if used.folder.resolve() != config.folder.resolve():
         return None
     same = replace(config, file=used.file, relative_to=used.relative_to)
-    step = run.saved_step
-    is_complete = step == run.total_steps and same == used and not run.owes_evaluation
-    return step if is_complete else None
+    step = run.finished_step
+    return step if step == run.total_steps and same == used else None
 
 
 @contextmanager

@@ -31,8 +31,8 @@ def write_configs(configs: Iterable[RunConfig]) -> None:
 
 
 def is_complete(config: RunConfig, total_steps: int) -> bool:
-    """Return whether a run has saved its last step."""
-    return RunFolder(str(config.run_folder)).saved_step == total_steps
+    """Return whether a run has saved its last step, and evaluated it."""
+    return RunFolder(str(config.run_folder)).finished_step == total_steps
 
 
 def train(

@@ -111,7 +111,7 @@ class Table:
 
 
 def is_finished(run: SweepRun) -> bool:
-    """Return whether a run has trained its last step."""
+    """Return whether a run has trained its last step, and measured its losses there."""
     return is_complete(run.config, run.plan.total_steps)
 
 
