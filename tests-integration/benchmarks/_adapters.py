@@ -31,7 +31,7 @@ class Adapter:
     """One way to make batches.
 
     Attributes:
-        name: As the report calls it.
+        name: Its name in the report.
         script: Which script in `peers/` knows it.
         kind: Roxxel's own, a peer, or a limit.
         variant: Which way, if the script knows several.

@@ -84,7 +84,7 @@ class WrongTokensError(AssertionError):
 
 
 def content_of(corpus: Roxxel, contents: Iterable[Content]) -> Content:
-    """Read a whole corpus and return which of some contents it has.
+    """Read a whole corpus, and return the one of `contents` that it equals.
 
     Raises:
         ShardError: The corpus cannot be read.

@@ -117,7 +117,7 @@ class Job:
         return self.folder / f"{self.part}.json"
 
     def save(self, fields: Record) -> None:
-        """Replace the fields of this process, so that a kill keeps them."""
+        """Write the fields of this process to its file, which survives a kill."""
         write_json(self.record, fields)
 
 
@@ -272,7 +272,7 @@ class Program:
             )
 
     def _merge(self, job: Job, record: Record, seen: int) -> int:
-        """Copy the fields that a process has written since `seen`; return when."""
+        """Copy the fields that a process wrote since `seen`; return their time."""
         if not job.record.exists():
             return seen
         changed = job.record.stat().st_mtime_ns

@@ -39,7 +39,7 @@ class Times:
         self.rows: list[tuple[float, float, float]] = []
 
     def measure(self, act: Callable[[], Any], wait: Callable[[], Any] = list) -> Any:
-        """Act and wait; return the result of the act."""
+        """Time the calls `act()` and `wait()`; return the result of `act()`."""
         cpu, began = time.process_time(), time.perf_counter()
         result = act()
         blocked = time.perf_counter() - began

@@ -100,7 +100,7 @@ def run(command: list[str], program: str, num_items: int) -> Report:
 
 
 def command_of(name: str, options: argparse.Namespace) -> list[str] | None:
-    """Return the interpreter for a program's library; None to leave it out."""
+    """Return the interpreter for a library; None if the library is not measured."""
     if name not in PEERS:
         return [sys.executable]
     interpreter = options.loadax if name == "loadax" else options.grain

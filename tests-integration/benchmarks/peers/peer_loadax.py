@@ -4,8 +4,8 @@
 # ///
 """loadax over a memory map, without workers.
 
-loadax has no state from which to resume. So resuming is measured by a data set that is
-the rest of the shuffled data set.
+loadax has no state from which to resume. So a resume is measured by opening a data set
+that contains only the batches after the step, in the same shuffled order.
 """
 
 from __future__ import annotations

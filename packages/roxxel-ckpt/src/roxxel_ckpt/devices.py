@@ -31,7 +31,7 @@ class NoRoomError(Exception):
 def has_room(arrays: Mapping[str, Any]) -> bool | None:
     """Return whether each device of this process has room for a copy of its part.
 
-    Room is what the programs so far have left at their peak. None if a device does not
+    Room is the memory that was still free at the peak so far. None if a device does not
     report its memory, as a CPU.
     """
     needed = bytes_by_device(arrays.values())

@@ -41,6 +41,7 @@ def read_as_numpy(
         stored = dict.fromkeys(name for name in group if leaves[name].is_stored)
         found = read_arrays(directory, stored)
         for name in group:
+            # No caller reads the dtype of an array without values.
             yield name, found.get(name, np.zeros(leaves[name].shape, bool))
 
 

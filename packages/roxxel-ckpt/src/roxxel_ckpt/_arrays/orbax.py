@@ -98,7 +98,7 @@ def _start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None
 
 
 def _handler(commits: list[Any]) -> ocp.PyTreeCheckpointHandler:
-    """Return Orbax's handler of arrays; a write adds its futures to `waits`."""
+    """Return Orbax's handler of arrays; a write adds its futures to `commits`."""
     arrays_of_jax = _Arrays(
         array_metadata_store=None,
         enable_write_sharding_file=False,

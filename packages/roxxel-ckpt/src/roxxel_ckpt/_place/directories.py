@@ -126,7 +126,7 @@ class Directories:
         return self._path / str(step)
 
     def replaced(self, step: int) -> Path:
-        """Return where a step is while another takes its place."""
+        """Return where the old files of a step are while a save replaces them."""
         return self._path / f"{step}{_REPLACED}"
 
     def new_damaged(self, step: int) -> Path:

@@ -166,6 +166,7 @@ class Restorer:
             }
             # Small ones first: those that share a file come in few calls.
             by_size = dict(sorted(sizes.items(), key=operator.itemgetter(1)))
+            # A hundredth of a large state is several arrays, read side by side.
             at_once = max(orbax.BYTES_AT_ONCE, sum(sizes.values()) // 100)
             for group in in_groups(by_size, at_once):
                 wanted = {source: targets[source] for source in group}
@@ -378,13 +379,14 @@ def _identity(found: list[Candidate]) -> list[float]:
 
 
 def _first_problem(reports: list[tuple[str | None, list[float]]]) -> str | None:
-    found = ((p, text) for p, (text, _) in enumerate(reports) if text is not None)
-    process, text = next(found, (0, None))
-    if text is None and any(save != reports[0][1] for _, save in reports):
+    """Return the first problem, from each process's problem and `_identity`."""
+    for process, (problem, _) in enumerate(reports):
+        if problem is not None:
+            alone = len(reports) == 1
+            return problem if alone else f"{problem} (found by process {process})"
+    if any(identity != reports[0][1] for _, identity in reports):
         return "it was replaced while the processes verified it"
-    if text is None or len(reports) == 1:
-        return text
-    return f"{text} (found by process {process})"
+    return None
 
 
 def _bytes_here(spec: LeafSpec, target: jax.ShapeDtypeStruct | None) -> int:

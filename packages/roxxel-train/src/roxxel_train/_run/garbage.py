@@ -43,7 +43,7 @@ class Garbage:
                 gc.enable()
 
     def collect_at(self, step: int, report: Callable[[float], None]) -> None:
-        """Collect if it is due after `step`, and report the seconds."""
+        """Collect garbage if this is due after `step`; `report` gets the seconds."""
         if self._every is None or step % self._every:
             return
         start_s = time.perf_counter()

@@ -261,7 +261,7 @@ class Session:
         return False
 
     def act(self) -> bool:
-        """Save if a checkpoint is due; return whether `Trainer.stop` ends the run.
+        """Save if a checkpoint is due; return whether the call of `run` ends here.
 
         Raises:
             Preempted: A signal ends the run.

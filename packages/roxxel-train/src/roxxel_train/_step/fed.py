@@ -78,7 +78,7 @@ class FedRows:
         self._sampler.will_need(step, n, rows)
 
     def _order(self, step: int, source: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the order of a whole batch, computed once for all its devices."""
+        """Deal the rows of a whole batch, once for all devices that ask for some."""
         last = self._last_order
         if last is None or last[0] != step:
             last = self._last_order = step, deal_rows(source, self._num_parts)

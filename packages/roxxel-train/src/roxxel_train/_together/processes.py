@@ -292,7 +292,7 @@ class Processes:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)  # pyright: ignore[reportArgumentType]
 
     def _on_stop_signal(self, number: int, _frame: FrameType | None) -> None:
-        if number in URGENT and self._is_urgent:
+        if number in URGENT and self._is_urgent:  # It came a second time.
             for installed in tuple(self._previous_handlers):
                 self._restore_handler(installed)
             signal.raise_signal(number)

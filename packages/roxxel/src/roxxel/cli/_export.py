@@ -114,6 +114,7 @@ def _tokenizer(
         before = codec.before
         found = {**_kept_files(corpora), **codec.files}
         recorded = [x.tokenizer for x in corpora.values() if x.tokenizer is not None]
+        # Bytes that a write has recorded end with a token, other bytes do not.
         if not found and all(x.startswith("bytes") for x in recorded):
             found = {TOKENIZER_FILE: byte_definition(has_end=bool(recorded))}
         if TOKENIZER_FILE not in found:

@@ -82,13 +82,14 @@ def connect(launch: Launch) -> bool:
 
 @contextmanager
 def ended_once() -> Generator[None]:
-    """Report the block's error once: by the run's log, or by the first process."""
+    """End without a message if the run's log, or the first process, says the reason."""
     import jax
     from roxxel_train import Preempted
 
     try:
         yield
     except SystemExit as end:
+        # The log says how a preempted run ended. Other errors end all processes alike.
         is_said = isinstance(end, Preempted) or jax.process_index() != 0
         if is_said and isinstance(end.code, int):
             raise Ended(end.code) from None

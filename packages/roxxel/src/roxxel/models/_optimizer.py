@@ -174,7 +174,7 @@ def make_optimizer(
 
 def recipe_keys() -> list[str]:
     """Return the names of the arguments of `make_optimizer` and of its schedule."""
-    own = [*inspect.signature(make_optimizer).parameters][:-1]
+    *own, _ = inspect.signature(make_optimizer).parameters  # the last is `schedule`
     return list(dict.fromkeys([*own, *(each.name for each in fields(LearningRate))]))
 
 

@@ -275,10 +275,11 @@ def _tokens_columns(
     }
     if len(train):
         steps = np.append(first_step, steps)
+        # A source of the parent alone has no column here.
+        unread = np.zeros(len(train))
         columns = {
-            name: np.append(float(before.get(name, 0)), columns.get(name, empty))
-            for empty in [np.zeros(len(train))]
-            for name in {**dict.fromkeys(before), **columns}
+            name: np.append(float(before.get(name, 0)), columns.get(name, unread))
+            for name in dict.fromkeys([*before, *columns])
         }
     kept = indices_to_draw(sum(columns.values(), start=np.zeros(len(steps))))
     return {

@@ -155,8 +155,12 @@ class VerifyReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     intervals: dict[int, Interval]
 
     def __post_init__(self) -> None:
-        # A check of nothing would hold. In order, a check trains no step twice.
-        bounds = [x for each in self.intervals.items() for x in (each[0], each[1].stop)]
+        # An empty receipt would always hold, and its steps must not be trained twice.
+        bounds = [
+            bound
+            for start, interval in self.intervals.items()
+            for bound in (start, interval.stop)
+        ]
         if not bounds or bounds != sorted(bounds):
             raise ValueError(
                 "`intervals` is empty, or some overlap or are not in order"

@@ -377,24 +377,22 @@ def _config(run: Run, row: Mapping[str, Any]) -> RunConfig | None:
 
 
 def _program_values(*rows: Mapping[str, Any]) -> list[Mapping[str, str]]:
-    """Return what starts record in place of a config, under keys of both."""
+    """Return the values that two starts record without a config, by their keys.
+
+    A key that only one of the starts has is left out.
+    """
     found: list[dict[str, str]] = []
     for row in rows:
         values: dict[str, Any] = {}
         with suppress(KeyError, TypeError):
             values["seed"] = row["data"]["state"]["seed"]
+        settings = row.get("settings")
+        if isinstance(settings, dict):
+            names = settings.keys() - {"seed", "save_path"}
+            values |= {f"trainer.{name}": settings[name] for name in names}
         made = find_object(str(row.get("made_by")).encode()) or {}
-        for table, given in (
-            ("trainer", row.get("settings")),
-            ("model_args", made.get("args")),
-        ):
-            if isinstance(given, dict):
-                names = (
-                    given.keys() - {"seed", "save_path"}
-                    if table == "trainer"
-                    else given
-                )
-                values |= {f"{table}.{name}": given[name] for name in names}
+        if isinstance(args := made.get("args"), dict):
+            values |= {f"model_args.{name}": value for name, value in args.items()}
         found.append({key: json.dumps(x) for key, x in values.items()})
     one, other = found
     return [{key: each[key] for key in one if key in other} for each in found]

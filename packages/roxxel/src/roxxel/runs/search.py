@@ -364,10 +364,8 @@ def _in_documents(
         text = _shown(decode(tokens))
         begins = _begins(text, wanted, len(text))
         if begins.size:
-            ranges = partial(
-                *(_ranges_in, decode, tokens, text, begins.tolist(), len(wanted)),
-                held.first + start,
-            )
+            where = begins.tolist(), len(wanted), held.first + start
+            ranges = partial(_ranges_in, decode, tokens, text, *where)
             found.append(Found(np.full(begins.size, document), ranges))
     return num_done, found
 
