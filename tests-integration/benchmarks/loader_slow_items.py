@@ -35,7 +35,7 @@ def seconds(num_items: int, item_ms: float, workers: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> float:
-    """Measure, print and return how many times faster it is."""
+    """Measure, print and return how many times faster the workers are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=80)
     parser.add_argument("--item-ms", type=float, default=100.0)

@@ -454,8 +454,7 @@ def _exported_names(
 def delete(steps: Sequence[Annotated[str, "FOLDER@STEP"]]) -> None:
     """Delete steps, so that a run goes on from the newest that is left.
 
-    Stop the run first: a run that has
-    begun before saves no more.
+    Stop the run first: a program that is still training could not save any more.
 
     Args:
         steps: The steps to delete.

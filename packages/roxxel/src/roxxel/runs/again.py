@@ -100,9 +100,10 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
 def config_of(run: Run, step: int | None = None) -> RunConfig:
     """Return the config of a run at a step, with the sources where they are now.
 
-    What a config only names may be another by now. So the config leaves out the
-    documents that the run left out, whatever a file under `[without]` lists, and begins
-    with the checkpoint with which the run began.
+    A file that a config names, or the newest checkpoint of another run, may have
+    changed since the start. So the config leaves out the documents that the run left
+    out, whatever a file under `[without]` lists, and begins with the checkpoint with
+    which the run began.
 
     Raises:
         RunFolderError: The run has no config, and none follows from its log.

@@ -38,7 +38,8 @@ class Digests(NamedTuple):
     Attributes:
         num_rows: Rows with an equal digest.
         equal: Steps that the last of these rows covers.
-        other: Step of the first row with different digests, and both; None without.
+        other: Step of the first row whose digests differ, and its two digests; None if
+            no digest differs.
 
     Example:
         >>> Digests(2, 20, None).equal
