@@ -85,11 +85,12 @@ def _holders(
         life = lives.get(process)
         if life is None:
             groups[during(0, START)].append(process)
-        elif (
-            life.step < call
-            if isinstance(call, int)
-            else all(isinstance(each, int) for each in life.awaits)
-        ):
+            continue
+        if isinstance(call, int):
+            is_late = life.step < call
+        else:  # Who waits at another call is held up too.
+            is_late = all(isinstance(each, int) for each in life.awaits)
+        if is_late:
             does = f" ({', '.join(life.does)})" if life.does else ""
             groups[f"{during(life.step, life.pause)}{does}"].append(process)
     found = [f"{named(indices)}{text}" for text, indices in groups.items()]

@@ -95,12 +95,13 @@ def sweep(
     chosen = runs.runs if part is None else runs.runs[part[0] :: part[1]]
     to_train = [run for run in chosen if not is_finished(run)]
     say(f"{len(chosen)} runs, of which {len(chosen) - len(to_train)} are finished")
-    # Of a source that cannot match, the figures differ from blend to blend.
+    # One note for each source: its figures differ from blend to blend.
     notes = {note.partition(":")[0]: note for run in chosen for note in run.notes}
     earlier = of_earlier_files(config, runs)
     for note in (*forewarnings(config, runs), *notes.values(), *earlier):
         say(f"note: {note}")
     barrier("sweep: every process has read what was there")
+    # A begun run keeps the file with which it began.
     new = [run.config for run in to_train if begun(run.config) is run.config]
     if process_index() == 0:
         (config.folder / "runs").mkdir(parents=True, exist_ok=True)
