@@ -49,6 +49,19 @@ def write(folder: Path, *rows: dict[str, Any], after: int = 0) -> RunFolder:
     return RunFolder(folder)
 
 
+def test_an_evaluation_that_a_later_start_made_up_for_is_no_time_of_the_run(
+    tmp_path: Path,
+) -> None:
+    trained = [start(0), row(40, 50, step_s=0.8), end(41)]
+    day = 86_400
+    owed = [start(day, 50), {**row(day + 5, 50), "kind": "eval"}]
+
+    whole = write(tmp_path / "whole", *trained, *owed)
+
+    assert whole.goodput() == write(tmp_path / "trained", *trained).goodput()
+    assert whole.goodput(until=1_700_000_000 + day + 9).seconds == pytest.approx(41)
+
+
 def test_wall_time_of_three_starts_is_that_of_a_hand_computation(
     tmp_path: Path,
 ) -> None:

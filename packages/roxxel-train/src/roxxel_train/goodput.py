@@ -124,16 +124,19 @@ def goodput(
         70.0 % of 10 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
 other 10.0 %
     """
-    starts = [replace(start) for start in starts if not start.is_idle]
+    starts = [replace(start) for start in starts]
+    if until is not None and starts and not starts[-1].is_idle:
+        starts[-1].ended = max(starts[-1].ended, until)
+    trained, evaluated = map(_timed, (columns.train, columns.evaluations))
+    parts = zip(starts, _parts(starts, trained), _parts(starts, evaluated), strict=True)
+    # An owed evaluation may be made days later, by a start that trains nothing.
+    parts = [part for part in parts if not part[0].is_idle]
+    starts = [start for start, *_ in parts]
     if not starts:
         return Goodput()
-    if until is not None:
-        starts[-1].ended = max(starts[-1].ended, until)
     sums = dict.fromkeys((each.name for each in fields(Goodput)), 0.0)
-    trained, evaluated = map(_timed, (columns.train, columns.evaluations))
-    parts = _parts(starts, trained), _parts(starts, evaluated)
     nexts = [*starts[1:], None]
-    for start, then, train, others in zip(starts, nexts, *parts, strict=True):
+    for (start, train, others), then in zip(parts, nexts, strict=True):
         for name, seconds in _of_start(start, train, others["time"], then):
             sums[name] += float(seconds)
     for before, after in pairwise(starts):
