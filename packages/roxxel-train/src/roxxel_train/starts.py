@@ -77,7 +77,7 @@ class RunStart:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the run was complete, so that the start did nothing."""
+        """Whether all steps were done, so that the start trained nothing."""
         return 0 < self.total_steps <= self.step
 
     @property
