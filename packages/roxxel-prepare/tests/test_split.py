@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, WriteSummary
+from roxxel_format.writing import CorpusWrite
 from roxxel_store import roxxel_command
 
 from .helpers import main
@@ -195,6 +198,35 @@ def test_a_write_and_a_split_of_its_shards_hold_out_the_same_documents(
         for name in ("once", "later")
     )
     assert once == later
+
+
+def test_a_killed_append_of_a_delivery_is_finished_by_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may, june = tmp_path / "may_*.rox", tmp_path / "june_*.rox"
+    Roxxel(may).write(DOCUMENTS[:30], dtype="uint16")
+    Roxxel(june).write(DOCUMENTS[30:], dtype="uint16")
+    kept, held_out = tmp_path / "c_*.rox", tmp_path / "c_valid_*.rox"
+    append = june, kept, "--exist", "append"
+    assert split(may, kept) == 0
+
+    run = CorpusWrite.run
+
+    def killed(write: CorpusWrite, *arguments: Any, **more: Any) -> WriteSummary:
+        if write.recipe.side and not write.recipe.side.is_held_out:
+            raise KeyboardInterrupt
+        return run(write, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CorpusWrite, "run", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            split(*append)
+    assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents < 60
+
+    for _ in range(2):
+        assert split(*append) == 0
+        assert f"{held_out}: has the documents of" in capsys.readouterr().err
+        assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents == 60
 
 
 def test_an_append_to_a_split_names_the_command_that_follows_its_rule(

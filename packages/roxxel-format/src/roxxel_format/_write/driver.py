@@ -192,11 +192,18 @@ class CorpusWrite:
         """
         self.recipe = for_corpus(self.recipe, self.place.end, self.what)
 
-    def check_append(self) -> None:
-        """Raise ValueError if the documents cannot be appended to the corpus."""
+    def has_appended(self) -> bool:
+        """Return whether the corpus has the documents of the same inputs already.
+
+        Raises:
+            ValueError: The documents cannot be appended to the corpus.
+        """
         found = self.place.existing() if self.recipe.exist == "append" else None
-        if found is not None:
-            for_corpus(self.recipe, found, self.what)
+        if found is None:
+            return False
+        for_corpus(self.recipe, found, self.what)
+        inputs = [each.arguments.get("inputs") for each in found.versions]
+        return self.recipe.inputs in inputs
 
     def decide(self, documents: Iterable[object]) -> None:
         """Read up to the first document to write, which decides item type and kind.

@@ -62,7 +62,8 @@ def _write(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _show_units(options)
     if _divides_corpus(options):
-        _print_summaries(split(options), is_split=True)
+        divided = split(options)
+        _print_summaries(divided, is_split=len(divided) > 1)
         return 0
     given: Any = {
         name: value for name, value in vars(options).items() if name in _OF_WRITE_FILES

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe
+from roxxel_store.screen import note
 
 from roxxel_prepare._plan.side import recipes_of
 
@@ -24,7 +25,7 @@ def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
 
     A document's tokens alone decide its corpus, as in a write of files. So equal
     documents are in the same corpus, and adding documents to the source does not move
-    other documents. Returns the summary of each corpus, by path, as a write does.
+    other documents. Returns the summary of each corpus that was written, by path.
     """
     source = options.inputs[0]
     with Roxxel(source) as corpus:
@@ -58,12 +59,17 @@ def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
             )
             for each, recipe in zip(files, recipes.values(), strict=True)
         ]
-        for write in writes:  # An append that is refused later leaves half a split.
-            write.check_append()
-        return {
-            output: write.run(chosen(recipe), is_encoded=True)
-            for write, (output, recipe) in zip(writes, recipes.items(), strict=True)
-        }
+        # An append that is refused later leaves half a split. So does one that is
+        # killed, and the same command then appends to the other side alone.
+        done = [write.has_appended() for write in writes]
+        written: dict[str, WriteSummary] = {}
+        for has, write, output in zip(done, writes, recipes, strict=True):
+            if has:
+                note(f"{output}: has the documents of {source} already; appended none")
+            else:
+                documents = chosen(recipes[output])
+                written[output] = write.run(documents, is_encoded=True)
+        return written
 
 
 def _recipe_of(corpus: Roxxel, options: argparse.Namespace) -> Recipe:
