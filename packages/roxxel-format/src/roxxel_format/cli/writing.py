@@ -258,7 +258,8 @@ def clean(
     for path in removed:
         say(f"removed {path}")
     if not removed:
-        say(f"{corpus}: nothing to remove")
+        more = "" if abandon else "; --abandon removes an open preparation too"
+        say(f"{corpus}: nothing to remove{more}")
 
 
 def compact(
