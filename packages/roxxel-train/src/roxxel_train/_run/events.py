@@ -214,8 +214,8 @@ def changed_rate(before: float | None, now: float | None, step: int) -> str | No
     if now < before:
         return line
     return (
-        f"{line}. A rate that rises undoes some of its decay, so the loss may rise "
-        "first; to avoid this, branch from a checkpoint before the decay"
+        f"{line}. If its decay had begun, the loss may rise first; to avoid this, "
+        "branch from a checkpoint before the decay"
     )
 
 
