@@ -147,7 +147,9 @@ def test_two_configs_of_one_run_are_named(project: Path) -> None:
     other = project / "other.toml"
     other.write_text((project / "run.toml").read_text())
     try:
-        with pytest.raises(ConfigError, match=r"other\.toml, .*run\.toml .*--config"):
+        with pytest.raises(
+            ConfigError, match=r"other\.toml and .*run\.toml have .*--config"
+        ):
             withdraw(open_run("run"), {"self": [1]})
         found = withdraw(open_run("run"), {"self": [1]}, config=other)
         assert found.config == str(other)

@@ -309,9 +309,10 @@ def _file_of(run: Run) -> Path:
     ]
     if len(found) == 1:
         return found[0]
-    what = ", ".join(map(str, found)) or f"no file in {config.folder}"
+    what = " and ".join(map(str, found)) or f"no file in {config.folder}"
+    verb = "have" if found else "has"
     raise ConfigError(
-        f"{run.path}: {what} has this run as its save_path; give --config FILE, the "
+        f"{run.path}: {what} {verb} this run as save_path; give --config FILE, the "
         "file with which the run goes on"
     )
 
