@@ -126,6 +126,21 @@ def test_info_lists_the_inputs_with_most_tokens(
     assert "input_files" not in facts["metadata"]
 
 
+def test_info_says_the_same_of_one_file_and_of_shards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_lines(tmp_path / "in" / "a.jsonl", ["one"])
+    capsys.readouterr()
+
+    def metadata_of(name: str) -> str:
+        assert run("write", tmp_path / name, path) == 0
+        capsys.readouterr()
+        assert run("info", tmp_path / name) == 0
+        return capsys.readouterr().out.partition("metadata")[2].partition("versions")[0]
+
+    assert metadata_of("one.rox") == metadata_of("many_*.rox") != ""
+
+
 def test_very_many_inputs_of_a_unit_are_joined(tmp_path: Path) -> None:
     for number in range(1, 301):
         write_lines(tmp_path / "in" / f"{number}.jsonl", ["ab"])

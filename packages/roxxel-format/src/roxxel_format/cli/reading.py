@@ -98,7 +98,9 @@ def info(corpus: Corpus, *, json_: bool = False, lengths: bool = True) -> None:
         return
     for name, text in _facts_for_people(facts):
         say(f"{name:12} {text}")
-    for number, (name, value) in enumerate(facts["metadata"].items()):
+    # One file keeps the arguments of its write for the next write, as a manifest does.
+    metadata = {k: v for k, v in facts["metadata"].items() if k != "arguments"}
+    for number, (name, value) in enumerate(metadata.items()):
         label = "" if number else "metadata"
         say(f"{label:12} {printable(name)} {_shown(value)}")
     for name, rows in _tables_for_people(tables).items():
