@@ -495,6 +495,18 @@ def test_an_input_folder_without_files_is_named(
     )
 
 
+def test_who_names_the_inputs_first_is_told_the_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("text")
+
+    assert main(["write", str(source), str(tmp_path / "c_*.rox")]) == 1
+
+    assert "the corpus to write comes first" in capsys.readouterr().err
+    assert source.read_text() == "text"
+
+
 def test_a_closed_standard_input_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

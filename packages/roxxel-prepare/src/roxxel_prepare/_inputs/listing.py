@@ -207,7 +207,8 @@ def _found_files(path: str) -> _Found:
     else:
         return _Found([path])
     if not found.files:
-        raise FileNotFoundError(f"{what}; check the path")
+        first = " (the corpus to write comes first)" if path.endswith(".rox") else ""
+        raise FileNotFoundError(f"{what}; check the path{first}")
     return found
 
 
