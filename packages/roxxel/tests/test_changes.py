@@ -74,6 +74,10 @@ def test_a_change_replaces_a_wrong_value_of_the_file() -> None:
             "--set trainer.log_evry=1: [trainer] has no key 'log_evry'; did you",
         ),
         (["sed=5"], "--set sed=5: the file has no key 'sed'; did you mean 'seed'?"),
+        (
+            ["steps=9"],
+            "the file has no key 'steps'; write it under [[phases]], as phas",
+        ),
         (["seed=five"], "--set seed=five: seed must be an integer, got 'five'"),
         (["seed=1\nb=2"], "--set seed=1\nb=2: seed must be an integer, got '1\\nb=2'"),
         (["cache_bytes=1G"], "--set cache_bytes=1G: cache_bytes is given without"),

@@ -118,11 +118,14 @@ TOP_KEYS = {
 }
 """The keys above the tables, with their types."""
 
+_PHASE = entries(Phase)
 _ABOVE = dict.fromkeys(TOP_KEYS, "write it above the first [table] of the file")
 _HINTS: Hints = {
     "": {
         **dict.fromkeys(entries(TrainerConfig), "write it under [trainer]"),
         **dict.fromkeys(entries(MeshConfig), "write it under [mesh]"),
+        "preset": "write it under [model_args], or under [mesh] if it is that of a mesh",
+        **{name: f"write it under [[phases]], as phases.0.{name}" for name in _PHASE},
     },
     "trainer": {**_ABOVE, **_OF_PYTHON},
     "mesh": _ABOVE,
