@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_format._read.shard import ends_of
-from roxxel_format._spec.manifest_file import manifest_of, pack_manifest
+from roxxel_format._read.unlisted import file_contents, joined
+from roxxel_format._spec.manifest_file import pack_manifest
 
 sys.path.append(str(Path(__file__).parent))
 from format_open import write_sparse_shard
@@ -52,7 +52,7 @@ def write_sparse(folder: Path, num_shards: int, num_tokens: int) -> str:
         write_sparse_shard(path, num_tokens, BLOCK_SIZE)
     # `adopt` would read the zeros.
     paths = [*map(str, shards)]
-    manifest = manifest_of(paths, ends_of(paths))
+    manifest = joined(tuple(paths), [*map(file_contents, paths)]).manifest
     (folder / "sparse_manifest.json").write_bytes(pack_manifest(manifest))
     return f"{folder}/sparse_*.rox"
 

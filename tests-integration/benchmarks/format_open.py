@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 from roxxel_format import Roxxel
-from roxxel_format._read.shard import ends_of
+from roxxel_format._read.unlisted import file_contents, joined
 from roxxel_format._spec.layout import Head, Layout, digests
-from roxxel_format._spec.manifest_file import manifest_of, pack_manifest
+from roxxel_format._spec.manifest_file import pack_manifest
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def make(folder: Path, num_shards: int, mib: int) -> None:
     # `adopt` would read the zeros.
     shards = sorted(folder.glob("s_*.rox"))
     paths = [*map(str, shards)]
-    manifest = manifest_of(paths, ends_of(paths))
+    manifest = joined(tuple(paths), [*map(file_contents, paths)]).manifest
     (folder / "s_manifest.json").write_bytes(pack_manifest(manifest))
 
 

@@ -646,8 +646,9 @@ def test_a_corpus_of_another_format_is_opened_by_plain_values(tmp_path: Path) ->
         open_foreign(tmp_path / "r.rox")
     with pytest.raises(ValueError, match=r"a.ds.*offset=3"):
         open_foreign(tmp_path / "a.ds", offset=3)
+    unknown: Any = "bin"
     with pytest.raises(ValueError, match=r"format='bin'.*'megatron'"):
-        open_foreign(tmp_path / "a.bin", "bin")
+        open_foreign(tmp_path / "a.bin", unknown)
 
 
 def test_tokens_of_megatron_are_not_taken_for_flat_ones(tmp_path: Path) -> None:
