@@ -74,6 +74,7 @@ def test_a_change_replaces_a_wrong_value_of_the_file() -> None:
             "--set trainer.log_evry=1: [trainer] has no key 'log_evry'; did you",
         ),
         (["sed=5"], "--set sed=5: the file has no key 'sed'; did you mean 'seed'?"),
+        (["preset=small"], "the file has no key 'preset'; write it under [model_args]"),
         (
             ["steps=9"],
             "the file has no key 'steps'; write it under [[phases]], as phas",

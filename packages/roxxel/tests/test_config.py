@@ -195,7 +195,7 @@ weights = { self = 0.5, code = 0.5 }
             "the file has no key 'zzz'; the nearest of its ",
         ),
         ("log_every = 1" + SMALLEST, "no key 'log_every'; write it under [trainer]"),
-        ("preset = 'fsdp'" + SMALLEST, "no key 'preset'; write it under [mesh]"),
+        ("preset = 'fsdp'" + SMALLEST, "no key 'preset'; write it under [model_args]"),
         (
             SMALLEST + "[trainer]\nlog_evry = 1",
             "[trainer] has no key 'log_evry'; did you mean 'log_every'?",

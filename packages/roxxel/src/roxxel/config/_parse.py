@@ -124,7 +124,7 @@ _HINTS: Hints = {
     "": {
         **dict.fromkeys(entries(TrainerConfig), "write it under [trainer]"),
         **dict.fromkeys(entries(MeshConfig), "write it under [mesh]"),
-        "preset": "write it under [model_args], or under [mesh] if it is that of a mesh",
+        "preset": "write it under [model_args], or that of a mesh under [mesh]",
         **{name: f"write it under [[phases]], as phases.0.{name}" for name in _PHASE},
     },
     "trainer": {**_ABOVE, **_OF_PYTHON},
