@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import os
 import re
 import signal
@@ -155,6 +156,21 @@ def test_error_in_another_process_is_shown_with_its_index(project: Path) -> None
 
     assert process.returncode == 1
     assert "[process 1] RuntimeError: out of luck" in told
+
+
+def test_error_meant_for_users_is_a_sentence_also_in_several_processes(
+    project: Path,
+) -> None:
+    lock = project / "run" / "run.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = start(project, "--processes", "2")
+        [(_, told)] = all_said([process], 300)
+
+    assert process.returncode == 1
+    assert "the run ends: process 0 failed: RunMismatchError: run: another" in told
+    assert "Traceback" not in told
 
 
 def test_drill_of_two_processes_ends_as_the_unbroken_run(project: Path) -> None:

@@ -20,6 +20,18 @@ class BucketError(OSError):
     is_refused: bool = False
 
 
+def is_ours(error: BaseException) -> bool:
+    """Return whether an error is of Roxxel's classes.
+
+    Its sentence says what to do, so a user needs no traceback.
+
+    Example:
+        >>> is_ours(BucketError("s3://bucket/a: no answer")), is_ours(OSError())
+        (True, False)
+    """
+    return type(error).__module__.partition(".")[0].startswith("roxxel")
+
+
 def reason_of(error: BaseException) -> str:
     r"""Return the text of another library's error, to use within a sentence.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum.run_log import END, KINDS, SAVE, head, linked
+from roxxel_store.errors import is_ours
 from roxxel_store.lines import plain_row
 from roxxel_store.screen import shown
 
@@ -132,11 +133,11 @@ class Logger:
             # SystemExit is not a fault. Python itself prints tracebacks.
             if error is not None and not isinstance(error, SystemExit):
                 line = "the run ended with an error"
-                is_ours = type(error).__module__.partition(".")[0].startswith("roxxel")
-                if is_ours:
+                fault = None if is_ours(error) else error
+                if fault is None:
                     sentence = " ".join(str(error).split())
                     line = f"{line}: {type(error).__name__}: {sentence}"
-                self._say("ERROR", line, None if is_ours else error, terminal=False)
+                self._say("ERROR", line, fault, terminal=False)
         finally:
             self._depth -= 1
             if self._depth <= 0:

@@ -60,6 +60,7 @@ from roxxel_ckpt.coordination import (
     is_finding_devices,
 )
 from roxxel_ckpt.errors import OtherProcessError
+from roxxel_store.errors import is_ours
 
 from roxxel_train._together.cluster import check_connected, is_ray_worker
 from roxxel_train._together.holders import MOST_NAMED, START, Holders, Life, during
@@ -318,8 +319,8 @@ class Watcher:
         """Publish and log why all processes end, and exit without clean-up.
 
         If another process has already published a reason, that reason replaces
-        `reason`. This process prints the traceback of `error`. If `is_hang`, all
-        processes print their stacks.
+        `reason`. This process prints `error`, with a traceback unless Roxxel raised it
+        for users. If `is_hang`, all processes print their stacks.
         """
         self._announce(reason, error, is_hang=is_hang)
         if is_ray_worker():
@@ -337,8 +338,10 @@ class Watcher:
             _try_for_a_while(lambda: published.append(self._publish(reason, is_hang)))
         if published:
             reason, is_hang = published[0]
-        if error is not None:
+        if error is not None and not is_ours(error):
             print_error("".join(traceback.format_exception(error)))
+        elif error is not None and brief(error) not in reason:
+            print_error(brief(error))
         text = f"the run ends: {reason}"
         if is_hang:
             text += f"\nthe stacks of process {self.index}:\n{stacks()}"

@@ -17,6 +17,7 @@ from roxxel_store.command import (
     run_command,
     sentence_of,
 )
+from roxxel_store.errors import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -155,9 +156,7 @@ def _ended_well(command: Callable[[], int | None]) -> int:
 
 def _is_meant_for_users(error: Exception) -> bool:
     """Return whether an error is of Roxxel's classes, or an `OSError`."""
-    if isinstance(error, OSError):
-        return True
-    return type(error).__module__.partition(".")[0].startswith("roxxel")
+    return isinstance(error, OSError) or is_ours(error)
 
 
 def _on_one_line(error: Exception) -> str:
