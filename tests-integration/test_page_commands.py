@@ -112,24 +112,25 @@ def test_array_of_a_scheduler_writes_into_a_bucket_what_one_command_writes(
     write_tokenizer(folder / "tokenizer.json")
     for path in write_texts(folder / "wiki", 5):
         shutil.copy(path, buckets / "my-bucket/raw")
-    member = " ".join(map(shlex.quote, shown("prepare.md", 'write "s3://my-bucket')))
+    member = shlex.join(shown("corpus.md", 'write "s3://my-bucket/wiki_*.rox" /data'))
     member = member.replace("'$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT'", "{}/3")
     small = ["--unit-bytes", "100"]
 
     for part in (2, 0, 1):
         words = shlex.split(member.format(part).replace("/data/wiki", "wiki"))
         assert main([*words, *small]) == 0
-    text = (GUIDES / "prepare.md").read_text("utf-8")
+    text = (GUIDES / "corpus.md").read_text("utf-8")
     [commit] = re.findall(r"--wrap 'roxxel (.*?)'", text)
     assert main(shlex.split(commit)) == 0
-    alone = shown("prepare.md", 'write "wiki_*.rox" "s3://my-bucket/raw')
-    assert main([*alone, *small]) == 0
+    start = 'write "s3://my-bucket/wiki_*.rox"'
+    _, _, *alone = shown("corpus.md", f'{start} "s3://my-bucket/raw')
+    assert main(["write", "wiki_*.rox", *alone, *small]) == 0
 
     written, wanted = Roxxel("s3://my-bucket/wiki_*.rox"), Roxxel("wiki_*.rox")
     assert written.num_documents == wanted.num_documents == 15
     assert written.tokens[:].tolist() == wanted.tokens[:].tolist()
 
-    assert main(shown("buckets.md", "format copy")) == 0
+    assert main(shown("../reference/buckets.md", "format copy")) == 0
     copied = Roxxel("s3://my-bucket/corpora/wiki_*.rox")
     assert copied.fingerprint == wanted.fingerprint
 
