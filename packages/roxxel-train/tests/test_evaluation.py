@@ -18,7 +18,7 @@ from roxxel_train import Logger, Preempted, RunFolder
 from .helpers import VOCABULARY, adam, corpus, loss_fn, rows, trainer, values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 
@@ -288,9 +288,8 @@ def ranked(folder: Path) -> list[tuple[int, Mapping[str, float], bool]]:
     return [(each.step, each.metrics, each.extra["evaluated"]) for each in found]
 
 
-def test_a_checkpoint_whose_evaluation_failed_is_ranked_once_it_is_made(
-    tmp_path: Path,
-) -> None:
+def failing_once() -> Callable[[Any], dict[str, float]]:
+    """Return an evaluation that raises an error when it is first called."""
     fails = [True]
 
     def evaluate(_: Any) -> dict[str, float]:
@@ -298,7 +297,13 @@ def test_a_checkpoint_whose_evaluation_failed_is_ranked_once_it_is_made(
             raise OSError("no room for the samples")
         return {"eval_loss": 2.0}
 
-    options: dict[str, Any] = {"eval_fn": evaluate, "eval_every": 10}
+    return evaluate
+
+
+def test_a_checkpoint_whose_evaluation_failed_is_ranked_once_it_is_made(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"eval_fn": failing_once(), "eval_every": 10}
     with pytest.raises(OSError, match="no room"):
         trainer(tmp_path / "b", **options).run()
     trainer(tmp_path / "b", **options).run()
@@ -311,14 +316,7 @@ def test_a_checkpoint_whose_evaluation_failed_is_ranked_once_it_is_made(
 def test_a_branch_saves_again_the_step_at_which_it_made_an_owed_evaluation(
     tmp_path: Path,
 ) -> None:
-    fails = [True]
-
-    def evaluate(_: Any) -> dict[str, float]:
-        if fails and fails.pop():
-            raise OSError("no room for the samples")
-        return {"eval_loss": 2.0}
-
-    options: dict[str, Any] = {"eval_fn": evaluate, "eval_every": 4}
+    options: dict[str, Any] = {"eval_fn": failing_once(), "eval_every": 4}
     with pytest.raises(OSError, match="no room"):
         trainer(tmp_path / "a", **options).run()
 
