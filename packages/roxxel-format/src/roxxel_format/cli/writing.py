@@ -70,7 +70,7 @@ def copy(
     exist: Literal["error", "replace"] = "error",
     foreign: Foreign,
 ) -> None:
-    """Copy a corpus to a folder or a bucket, or from or to another format.
+    """Copy a corpus between folders, buckets and other formats.
 
     Versions and columns are copied too. Every block is verified, and the commit comes
     last. Run the same command again to continue an interrupted copy, or to bring a copy
