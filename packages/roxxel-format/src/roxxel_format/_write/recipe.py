@@ -269,10 +269,10 @@ def named_fields(
 class Side(NamedTuple):
     """One of two corpora: the documents that are held out, or all others.
 
-    Only a document's tokens decide its side, not its separator or dtype. So a write
-    with `--split`, and a later `split` of the written shards, hold out the same
-    documents. The order and the number of inputs do not matter. `share` is the share of
-    documents that are held out.
+    Only a document's tokens decide its side, not its separator or dtype. So a write of
+    files with `--split`, and a later one of their corpus, hold out the same documents.
+    The order and the number of inputs do not matter. `share` is the share of documents
+    that are held out.
     """
 
     name: str
