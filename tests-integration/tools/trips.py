@@ -14,6 +14,7 @@ dataclass. `paths.py` beside it counts the trips that need JAX.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import tempfile
 import threading
@@ -84,11 +85,15 @@ class Calls:
     @contextlib.contextmanager
     def recorded(self) -> Generator[Trip]:
         """Give a trip that holds the calls once the context is left."""
+        # The finalizers of what was used before are no part of this trip.
+        gc.collect()
+        gc.disable()
         trip = self._trip = Trip()
         try:
             yield trip
         finally:
             self._trip = None
+            gc.enable()
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
         del argument
