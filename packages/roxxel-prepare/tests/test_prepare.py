@@ -185,6 +185,8 @@ def test_parts_in_any_order_give_the_bytes_of_one_process(
     assert Roxxel(target).leftovers() == []
     assert run("write", target, "--commit") == 0
     assert "already committed" in capsys.readouterr().err
+    assert run("write", target, folder, *options, "--part", "6/7") == 0
+    assert "--commit" not in capsys.readouterr().out
 
 
 def test_a_unit_whose_shard_is_gone_or_torn_is_written_again(tmp_path: Path) -> None:

@@ -90,7 +90,9 @@ def _write(options: argparse.Namespace) -> int:
         for path, recipe in outputs.items()
         if recipe.side is None or not recipe.side.is_held_out
     ]
-    for path in kept if options.part is not None else ():
+    for path in kept:
+        if not isinstance(summaries[path], PartSummary):
+            continue
         line = f"prepare write {shlex.quote(path)} --commit"
         say(f"  {roxxel_command(line)}")
     for path in kept if options.against else ():
