@@ -238,7 +238,7 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     plain = [str(source), "--separator", "0"]
     with_split = [*plain, "--split", "valid=0.3"]
     assert main(["write", str(kept), *with_split]) == 0
-    command = roxxel_command("prepare write KEPT NEW --split NAME=0.3 --exist append")
+    command = roxxel_command("prepare write KEPT NEW --split valid=0.3 --exist append")
     before = files_in(tmp_path)
 
     def is_refused(*words: str) -> bool:
@@ -260,14 +260,19 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     other = ["write", str(kept), str(new), "--split", "valid=0.2", *append]
     assert main(other) == 1
     assert command in capsys.readouterr().err
-    # A second side that refuses leaves the first one as it was.
-    undivided = tmp_path / "c_other_*.rox"
-    assert main(["write", str(undivided), *plain]) == 0
+    # Nor does a misspelt name begin a third corpus.
     before = files_in(tmp_path)
     assert split(new, kept, *append, name="other") == 1
+    assert "valid=0.3" in capsys.readouterr().err
     assert files_in(tmp_path) == before
     assert split(new, kept, *append) == 0
     assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents == 2 * 99
+
+    # A second side that refuses leaves the first one as it was.
+    assert main(["write", str(kept), *plain, "--exist", "replace"]) == 0
+    before = files_in(tmp_path)
+    assert split(new, kept, *append) == 1
+    assert files_in(tmp_path) == before
 
 
 @pytest.mark.parametrize("option", [("--id", "id"), ("--pack", "64")])
@@ -279,7 +284,7 @@ def test_who_appends_to_sides_that_no_split_can_extend_is_told_a_command_that_wo
     source.write_text("".join(rows))
     words = [str(source), "--separator", "0", *option]
     assert main(["write", str(kept), *words, "--split", "valid=0.3"]) == 0
-    command = roxxel_command("prepare write NEW FILES --split NAME=0.3")
+    command = roxxel_command("prepare write NEW FILES --split valid=0.3")
 
     for more in ((), ("--split", "valid=0.3")):
         assert main(["write", str(kept), *words, *more, "--exist", "append"]) == 1
@@ -342,3 +347,40 @@ def test_a_split_says_its_shares_of_documents_and_tokens(
     main(["write", str(tmp_path / "all_*.rox"), str(source), *words])
     split(tmp_path / "all_*.rox", tmp_path / "k_*.rox")
     assert last_line() == said
+
+
+@pytest.mark.parametrize("exist", ["keep", "replace", "error"])
+@pytest.mark.parametrize("source", ["rows.npy", "many/*.rox"])
+def test_another_name_of_a_split_is_refused_before_anything_is_written(
+    source: str, exist: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(folder / "rows.npy", np.array(DOCUMENTS, np.uint16))
+    kept = folder / "k_*.rox"
+    assert split(folder / source, kept) == 0
+    before = files_in(folder)
+    capsys.readouterr()
+
+    assert split(folder / source, kept, "--exist", exist, name="vaild") == 1
+
+    message = capsys.readouterr().err
+    assert f"{kept}: " in message
+    assert "valid=0.3" in message
+    assert "vaild=0.3" in message
+    assert message.count("\n") == 1
+    assert files_in(folder) == before
+
+
+@pytest.mark.parametrize("source", ["rows.npy", "many/*.rox"])
+def test_a_corpus_that_was_not_divided_gets_no_held_out_corpus_beside_it(
+    source: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(folder / "rows.npy", np.array(DOCUMENTS, np.uint16))
+    kept = folder / "k_*.rox"
+    Roxxel(kept).write(DOCUMENTS, dtype="uint16")
+    before = files_in(folder)
+
+    assert split(folder / source, kept) == 1
+
+    assert f"{kept}: was not divided" in capsys.readouterr().err
+    assert files_in(folder) == before
+    assert split(folder / source, kept, "--exist", "replace") == 0

@@ -226,7 +226,7 @@ def _check_split(manifest: Manifest, new: Side | None, what: str) -> None:
         )
     raise ValueError(
         f"{what}: is one side of a split, and other documents could be those of the "
-        f"other side; {Recipe.how_to_append(manifest, old.share)}"
+        f"other side; {Recipe.how_to_append(manifest, *old[:2])}"
     )
 
 

@@ -498,19 +498,19 @@ class Recipe:
         return Recipe(**given, **others, fields=fields)
 
     @staticmethod
-    def how_to_append(manifest: Manifest | None, share: float) -> str:
-        """Describe how to add documents to both sides of a split.
+    def how_to_append(manifest: Manifest | None, name: str, share: float) -> str:
+        """Describe how to add documents to both sides of the split `name=share`.
 
         A split of a corpus copies no columns, and does not divide bins.
         """
         if manifest is not None and (manifest.columns or manifest.bins is not None):
-            command = roxxel_command(f"prepare write NEW FILES --split NAME={share}")
+            command = roxxel_command(f"prepare write NEW FILES --split {name}={share}")
             return (
                 "write the new documents into two corpora of their own, divided by the "
                 f"same rule, with `{command}`"
             )
         command = roxxel_command(
-            f"prepare write KEPT NEW --split NAME={share} --exist append"
+            f"prepare write KEPT NEW --split {name}={share} --exist append"
         )
         return (
             "write the new documents into a corpus NEW of their own, and divide it by "

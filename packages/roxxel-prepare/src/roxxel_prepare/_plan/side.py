@@ -7,11 +7,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format.writing import Side
+from roxxel_format import ShardError
+from roxxel_format.writing import Place, Side
 from roxxel_store.arguments import as_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from roxxel_format.writing import Recipe
 
@@ -52,6 +53,41 @@ def recipes_of(
         for path, each in found.items()
         for is_held_out in (True, False)
     }
+
+
+def check_divided(recipes: Mapping[str, Recipe]) -> None:
+    """Raise FileExistsError if a corpus exists and has no side, or one of another name.
+
+    Otherwise the command would write, and then leave, a held-out corpus that does not
+    belong to the corpus it stands beside.
+
+    Args:
+        recipes: What `recipes_of` returns.
+    """
+    for path, recipe in recipes.items():
+        side = recipe.side
+        if side is None or side.is_held_out:
+            continue
+        try:
+            found = Place.of(path).existing()
+        except ShardError:
+            if recipe.exist != "replace":
+                raise
+            continue  # Nothing says how it was divided.
+        old = None if found is None else Side.of(found)
+        if old is not None and old.name != side.name:
+            raise FileExistsError(
+                f"{path}: was divided by the split {old.name}={old.share}, so "
+                f"{side.name}={side.share} would write a third corpus beside "
+                f"{path_beside(path, old.name)}; use the name {old.name}, write "
+                "elsewhere, or delete both corpora first"
+            )
+        if found is not None and old is None and recipe.exist in {"keep", "error"}:
+            raise FileExistsError(
+                f"{path}: was not divided by a split, so nothing can be held out of it "
+                f"as {path_beside(path, side.name)}; write elsewhere, or use "
+                'exist="replace"'
+            )
 
 
 def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int]:

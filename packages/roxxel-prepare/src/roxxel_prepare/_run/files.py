@@ -15,7 +15,12 @@ from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._inputs.listing import find_inputs, say_empty
-from roxxel_prepare._plan.side import checked_buckets, checked_split, recipes_of
+from roxxel_prepare._plan.side import (
+    check_divided,
+    checked_buckets,
+    checked_split,
+    recipes_of,
+)
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.driving import check_part, runner_of
@@ -152,12 +157,12 @@ def write_files(
             if split is not None:
                 found = Place.of(next(iter(recipes))).existing()
                 side = None if found is None else Side.of(found)
-                share = split[1] if side is None else side.share
-                how = Recipe.how_to_append(found, share)
+                how = Recipe.how_to_append(found, *(side or split)[:2])
             raise ValueError(
                 f"{filepath}: {what} cannot append to several corpora as one; "
                 f"{how or 'write new corpora'}"
             )
+        check_divided(recipes)
     written = [
         prepare(
             each,

@@ -9,7 +9,7 @@ from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe
 from roxxel_store.screen import note
 
-from roxxel_prepare._plan.side import recipes_of
+from roxxel_prepare._plan.side import check_divided, recipes_of
 
 if TYPE_CHECKING:
     import argparse
@@ -59,6 +59,7 @@ def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
             )
             for each, recipe in zip(files, recipes.values(), strict=True)
         ]
+        check_divided(recipes)
         # An append that is refused later leaves half a split. So does one that is
         # killed, and the same command then appends to the other side alone.
         done = [write.has_appended() for write in writes]
