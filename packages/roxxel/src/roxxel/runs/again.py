@@ -224,6 +224,8 @@ def _again(run: Run, config: RunConfig, start: int, folder: Path) -> RunConfig:
     changes = {
         **NOT_REPEATED,
         "max_to_keep": _KEPT,
+        # All are kept. Without a name, a run refuses other held-out sets than it had.
+        "best_metric": "loss_since_save",
         "branch_from": config.trainer.branch_from,
     }
     parent = run.parent

@@ -1,0 +1,135 @@
+"""A run of several starts with edits is trained again as each start trained it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from roxxel import Roxxel, verify
+from roxxel.config import load_config, make_trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+import optax
+from flax import nnx
+
+
+def make(rate=0.03):
+    model = nnx.Embed(64, 4, rngs=nnx.Rngs(0))
+    return model, nnx.Optimizer(model, optax.adam(rate), wrt=nnx.Param), loss
+
+
+def loss(model, batch):
+    tokens, mask = batch["tokens"], batch["loss_mask"][:, 1:]
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model.attend(model(tokens[:, :-1])), tokens[:, 1:]
+    )
+    count = mask.sum()
+    return (losses * mask).sum() / count.clip(1), {"loss_weight": count}
+"""
+
+CONFIG = """\
+model = "tiny:make"
+save_path = "run"
+
+[sources]
+self = "web_*.rox"
+
+[[phases]]
+steps = 10
+batch_size = 4
+seq_len = 9
+
+[eval.old]
+path = "old_*.rox"
+steps = 2
+batch_size = 2
+seq_len = 9
+
+[trainer]
+best_metric = "eval_loss/old"
+checkpoint_every = 3
+eval_every = 2
+fields = ["tokens", "loss_mask"]
+log_every = 1
+max_to_keep = 9
+"""
+EDITED = f"""{CONFIG}
+[model_args]
+rate = 0.01
+
+[without]
+self = [[0, 8]]
+"""
+# Step 6 is a multiple of the first interval between saves, and not of this one.
+WIDENED = f"""{CONFIG.replace("every = 3", "every = 4")}
+[without]
+self = [[0, 16]]
+
+[eval.new]
+path = "new_*.rox"
+steps = 2
+batch_size = 2
+seq_len = 9
+"""
+STARTS = ((CONFIG, 2), (EDITED, 3), (CONFIG, 4), (WIDENED, 6), (WIDENED, None))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run of 10 steps; its corpora have grown since."""
+    folder = tmp_path_factory.mktemp("edited")
+    random = np.random.default_rng(0)
+    corpora = [Roxxel(folder / f"{name}_*.rox") for name in ("web", "old", "new")]
+    for corpus in corpora:
+        corpus.write((random.integers(0, 64, 20) for _ in range(30)), vocab_size=64)
+    (folder / "tiny.py").write_text(MODEL)
+    for config, until in STARTS:
+        (folder / "run.toml").write_text(config)
+        make_trainer(load_config(folder / "run.toml")).run(until)
+    for corpus in corpora:
+        corpus.write((random.integers(0, 64, 20) for _ in range(30)), exist="append")
+    return folder
+
+
+@pytest.mark.parametrize("steps", [(0, 10), (3, 7), (6, 10)])
+def test_each_step_has_the_config_corpora_and_masks_of_its_start(
+    trained: Path, steps: tuple[int, int]
+) -> None:
+    [found] = verify(trained / "run", range(*steps), trust=True)
+
+    assert found.is_equal, str(found)
+    assert (found.start, found.stop) == steps
+    assert found.num_leaves > 0
+
+
+def test_a_mask_that_was_written_later_is_not_learned(
+    trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path / "copy")
+    corpus = Roxxel(tmp_path / "copy" / "web_*.rox")
+    corpus.write_column("loss_mask", np.arange(corpus.num_tokens) % 2, per="token")
+
+    [found] = verify(tmp_path / "copy" / "run", range(1), trust=True)
+
+    assert found.is_equal, str(found)
+
+
+def test_a_save_is_missed_where_the_start_of_then_had_to_save(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(run / "checkpoints" / "3")
+    log = run / "metrics.jsonl"
+    log.write_text(re.sub(r'\{"kind": "save", "step": 3,.*\n', "", log.read_text()))
+
+    [found] = verify(run, range(2, 3), trust=True)
+
+    assert (found.start, found.stop) == (2, 3)
+    assert "kind 'save': 0 in the log and 1" in str(found)
