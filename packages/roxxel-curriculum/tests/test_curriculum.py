@@ -318,9 +318,9 @@ def test_repeats_are_counted_and_the_largest_fitting_step_count_fits() -> None:
     assert plan.name == "code"
     assert plan.samples == 12
     assert repeat(2).epochs == 2
-    Curriculum(reader(), [Phase(25, 4, 100)], max_epochs=1)
-    with pytest.raises(ValueError, match="at most 25 steps fit"):
-        Curriculum(reader(), [Phase(26, 4, 100)], max_epochs=1)
+    Curriculum(reader(), [Phase(100, 1, 100)], max_epochs=1)
+    with pytest.raises(ValueError, match="at most 100 steps fit"):
+        Curriculum(reader(), [Phase(101, 1, 100)], max_epochs=1)
 
 
 def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
