@@ -12,37 +12,21 @@ import re
 import shlex
 import warnings
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from roxxel.cli import COMMANDS, PASSED_ON, parsers
+from roxxel.cli import COMMANDS, PASSED_ON
 from roxxel.cli import main as roxxel
 from roxxel_store.command import EXIT_CODES, show_warning
+
+from .tools.options import actions_of, commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = {f"roxxel-{name}": f"roxxel_{name}.cli" for name in ("prepare", *PASSED_ON)}
-
-
-def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return parser._actions
-
-
-def inner_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    every: list[Any] = [each.choices for each in actions_of(parser)]
-    return dict(chain.from_iterable(c.items() for c in every if isinstance(c, dict)))
-
-
-def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for name, parser in parsers():
-        inner = inner_of(parser)
-        yield from ((f"{name} {word}", each) for word, each in inner.items())
-        if not inner:
-            yield name, parser
 
 
 EVERY = dict(commands())

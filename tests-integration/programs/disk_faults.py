@@ -281,10 +281,10 @@ class Prepare(Job):
                     "write",
                     str(self.folder / "out" / "c_*.rox"),
                     str(self.folder / "in"),
-                    "--id",
+                    "--document-id",
                     "id",
-                    "--separator-bytes",
-                    "|",
+                    "--separator",
+                    "text:|",
                     "--unit-bytes",
                     "60",
                 ]

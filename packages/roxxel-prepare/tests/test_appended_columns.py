@@ -146,7 +146,7 @@ def test_columns_stay_readable_or_nothing_changes(writes: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("columns", "options"),
     [
-        (["id"], ["document_id (--id)", "--without-columns id"]),
+        (["id"], ["document_id (--document-id)", "--without-columns id"]),
         (["path"], ["path=True (--path)", "--without-columns path"]),
         (["loss_mask"], ["--prompt", "--chat", "--without-columns loss_mask"]),
         (["url"], ["--without-columns url", "write_column('url', ..., exist="]),

@@ -88,7 +88,7 @@ def test_a_separator_can_be_bytes(
 ) -> None:
     target = tmp_path / "c.rox"
 
-    assert run("write", target, text, "--separator-bytes", spelling) == 0
+    assert run("write", target, text, "--separator", f"text:{spelling}") == 0
 
     document = Roxxel(target).documents.with_separator[0]
     assert document.tobytes() == b"one\ntwo\n" + separator
@@ -98,16 +98,16 @@ def test_separators_that_are_none_are_wrong_arguments(
     tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for wrong, message in (
-        ([r"--separator-bytes=\q"], r"'\\q' holds \q; write \n, \t, \r, \\ or \xNN"),
-        (["--separator-bytes=a\\"], "holds \\; write"),
-        ([r"--separator-bytes=\x0"], r"holds \x; write"),
-        (["--separator", "0", "--separator-bytes", "a"], "not allowed with argument"),
+        ([r"--separator=text:\q"], r"'\\q' holds \q; write \n, \t, \r, \\ or \xNN"),
+        (["--separator=text:a\\"], "holds \\; write"),
+        ([r"--separator=text:\x0"], r"holds \x; write"),
+        (["--format", "xml"], "argument --format: 'xml' is not one of text, lines"),
     ):
         with pytest.raises(SystemExit) as caught:
             run("write", tmp_path / "c.rox", text, *wrong)
         assert caught.value.code == 2
         assert message in capsys.readouterr().err
-    assert run("write", tmp_path / "c.rox", text, "--separator-bytes", "") == 1
+    assert run("write", tmp_path / "c.rox", text, "--separator", "text:") == 1
     assert "separator b'' has 0 bytes" in capsys.readouterr().err
 
 
@@ -341,7 +341,7 @@ def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
     with pytest.raises(SystemExit):
         run("write", tmp_path / "a.rox", missing, "--separator", "x")
     error = capsys.readouterr().err
-    assert "'x' is not a token id; write a number, use --separator-bytes" in error
+    assert "'x' is not a token id; write a number, text:x for" in error
 
 
 def test_a_path_that_cannot_be_meant_is_refused(
@@ -681,7 +681,7 @@ def test_a_web_server_is_read_only(
 @pytest.mark.parametrize(
     "option",
     [
-        *("--field", "--id", "--prompt", "--completion"),
+        *("--field", "--document-id", "--prompt", "--completion"),
         *("--separator", "--split", "--without-columns"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_prompt_keeps_its_id(tmp_path: Path) -> None:
 
 def test_any_runner_writes_the_same_ids(tmp_path: Path) -> None:
     source = lines(tmp_path / "d.jsonl", rows_of(60))
-    options = "--id", "id", "--separator", 0, "--unit-bytes", 500
+    options = "--document-id", "id", "--separator", 0, "--unit-bytes", 500
 
     for workers in (1, 2):
         target = tmp_path / str(workers) / "c_*.rox"
@@ -122,7 +122,7 @@ def test_ids_of_parquet_and_arrow_equal_those_of_json_lines(tmp_path: Path) -> N
 
     for name in ("parquet", "arrow"):
         target = tmp_path / name / "c_*.rox"
-        assert run("write", target, tmp_path / f"d.{name}", "--id", "id") == 0
+        assert run("write", target, tmp_path / f"d.{name}", "--document-id", "id") == 0
         assert names_of(Roxxel(target)) == [str(n) for n in range(20)]
 
 
@@ -196,7 +196,7 @@ def test_documents_without_names_cannot_be_named(
     assert run("cat", corpus, "--document", "x") == 1
     assert capfdbinary.readouterr().err.decode() == (
         f"roxxel-prepare: {corpus}: documents have no names, so 'x' chooses none; give "
-        "a number, or write the corpus with --id or --path\n"
+        "a number, or write the corpus with --document-id or --path\n"
     )
 
 
@@ -225,14 +225,14 @@ def test_inputs_without_ids_are_errors(
     target, source = tmp_path / "c_*.rox", tmp_path / "d.jsonl"
     cases = {
         '{"text": "a"}': ":1: has no field 'id', only text; pass the field of the ids "
-        "as --id",
+        "as --document-id",
         '{"text": "a", "id": [1]}': ":1: id [1] is neither a text nor an integer; "
         "correct it",
         '"a"': ":1: is a text; a row is an object with the fields 'text' and 'id'",
     }
     for line, message in cases.items():
         source.write_text(line)
-        assert run("write", target, source, "--id", "id") == 1
+        assert run("write", target, source, "--document-id", "id") == 1
         assert capsys.readouterr().err == f"roxxel-prepare: {source}{message}\n"
 
 

@@ -160,7 +160,7 @@ def test_bad_items_of_an_array_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressed", COMPRESS)
 def test_a_row_of_a_table_is_a_document(compressed: str, tmp_path: Path) -> None:
     content = COMPRESS[compressed](table_of(TEXTS))
-    options = "--field", "text", "--id", "id"
+    options = "--field", "text", "--document-id", "id"
 
     found = documents(tmp_path, f"a.csv{compressed}", content, *options)
 
@@ -481,7 +481,7 @@ def test_a_nul_is_never_text(form: str, refused: Callable[..., str]) -> None:
     assert "NUL" in refused("a.txt", content)
 
 
-@pytest.mark.parametrize("option", ["--field", "--id"])
+@pytest.mark.parametrize("option", ["--field", "--document-id"])
 @pytest.mark.parametrize("name", ["a.txt", "a.npy"])
 def test_fields_of_an_input_without_fields_are_an_error(
     option: str, name: str, refused: Callable[..., str]

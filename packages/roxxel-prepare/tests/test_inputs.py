@@ -8,6 +8,7 @@ import lzma
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from .helpers import main, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LINES = b"".join(b'"document %d"\n' % number for number in range(2000))
 
@@ -238,7 +238,7 @@ def test_other_fields_of_a_line_are_read_alike_with_and_without_an_id(
     path.write_bytes(b'{"text": "\xc3\xa9", "id": 1, ' + rest + b"}\n")
     found: list[object] = []
 
-    for options in ([], ["--id", "id"]):
+    for options in ([], ["--document-id", "id"]):
         corpus = Roxxel(tmp_path / f"c{len(options)}_*.rox")
         is_written = not main(["write", f"{corpus.filepath}", str(path), *options])
         texts = [bytes(each) for each in corpus.documents] if is_written else []
@@ -451,9 +451,13 @@ def test_an_input_that_cannot_be_read_is_named(
         def read(self, *_: object) -> bytes:
             raise OSError(5, "Input/output error")
 
-    def failing(*_: object) -> Failing:
-        return Failing()
+    def failing(opened: Path, *words: Any, **options: Any) -> Any:
+        if opened == path:
+            return Failing()
+        opening: Any = original
+        return opening(opened, *words, **options)
 
+    original = Path.open
     monkeypatch.setattr("pathlib.Path.open", failing)
 
     assert main(["write", str(tmp_path / "c.rox"), str(path)]) == 1

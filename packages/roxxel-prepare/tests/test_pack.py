@@ -34,7 +34,7 @@ def inputs(tmp_path: Path) -> Path:
 
 def command(corpus: Path, inputs: Path, *more: object) -> int:
     given = ["write", corpus, inputs, "--separator", "0", "--pack", "33", *more]
-    given += ["--id", "id", "--unit-bytes", "4000"]
+    given += ["--document-id", "id", "--unit-bytes", "4000"]
     return main([str(each) for each in given])
 
 

@@ -728,7 +728,7 @@ def test_plan_takes_the_arguments_of_a_write(
 ) -> None:
     [path] = texts(tmp_path, 1)
     options = "--separator", 0, "--dtype", "uint16", "--workers", 2, "--shuffle", 1
-    split = "--split", "held=0.1", "--exist", "append", "--block-size", 64
+    split = "--split", "held=0.1", "--exist", "append", "--max-shard-bytes", 20_000
 
     assert run("write", "c_*.rox", path, *options, *split, "--dry-run") == 0
     assert "1 units" in capsys.readouterr().out
@@ -738,7 +738,7 @@ def test_plan_takes_the_arguments_of_a_write(
 @pytest.mark.parametrize(
     "options",
     [
-        ["--id", "name"],
+        ["--document-id", "name"],
         ["--prompt", "question", "--completion", "answer"],
         ["--split", "valid=0.5"],
         ["--bucket-by-length", "8,64"],

@@ -315,7 +315,7 @@ def test_a_ray_that_does_not_start_here_is_one_sentence(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     path = lines(tmp_path / "a.jsonl", 3)
 
-    assert run("write", tmp_path / "c_*.rox", path, "--ray") == 1
+    assert run("write", tmp_path / "c_*.rox", path, "--ray", "local") == 1
 
     (error,) = capsys.readouterr().err.splitlines()
     assert "--ray: Ray does not start on this machine" in error

@@ -28,7 +28,15 @@ def part(tmp_path: Path) -> list[object]:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     target = tmp_path / "c" / "c_*.rox"
-    command: list[object] = ["write", target, path, "--unit-bytes", 1500, "--id", "id"]
+    command: list[object] = [
+        "write",
+        target,
+        path,
+        "--unit-bytes",
+        1500,
+        "--document-id",
+        "id",
+    ]
     command += ["--part", "0/1"]
     assert run(*command) == 0
     return command

@@ -275,7 +275,7 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     assert files_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("option", [("--id", "id"), ("--pack", "64")])
+@pytest.mark.parametrize("option", [("--document-id", "id"), ("--pack", "64")])
 def test_who_appends_to_sides_that_no_split_can_extend_is_told_a_command_that_works(
     option: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from roxxel_store.command import CommandParser, Found, UsageError, positive
+from roxxel_store.signature import given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ def test_the_list_of_commands_has_the_first_line(
     parser.print_help()
 
     shown = " ".join(capsys.readouterr().out.split())
-    assert "COMMAND look look at a source exit codes:" in shown
+    assert "--help): look look at a source exit codes:" in shown
 
 
 @pytest.mark.parametrize(
@@ -151,3 +152,70 @@ def test_wrong_words_are_an_error_of_the_command_line(
 def test_found_needs_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("none") == 3
     assert capsys.readouterr() == ("", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How the work is done.
+
+    Attributes:
+        unit_bytes: Size of a unit.
+        workers: Number of workers.
+        names: Names of units.
+    """
+
+    unit_bytes: int = 64
+    workers: int | None = None
+    names: Sequence[str] = ()
+
+
+def test_options_that_are_given_are_those_with_another_value() -> None:
+    assert given(Work(), Work(workers=None, unit_bytes=64)) == []
+    assert given(Work(unit_bytes=8), Work(names=["a"])) == ["--unit-bytes", "--names"]
+
+
+def put(target: str, sources: Sequence[str] = (), *, size: int = 1) -> int:
+    """Put sources into a target.
+
+    Args:
+        target: The target.
+        sources: The sources.
+        size: Their size.
+
+    Example:
+        tool put a.rox b.txt
+    """
+    seen.append((target, [*sources], size))
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sources"),
+    [
+        (["a"], []),
+        (["a", "b", "--size=7", "c", "d"], ["b", "c", "d"]),
+        (["a", "--size=7", "b", "-"], ["b", "-"]),
+        (["--size=7", "a", "--", "-b", "--size"], ["-b", "--size"]),
+        (["a", "--size=7", "--", "-b", "c"], ["-b", "c"]),
+    ],
+)
+def test_options_may_stand_between_arguments(
+    words: list[str], sources: list[str]
+) -> None:
+    seen.clear()
+    parser = CommandParser.of([put], "roxxel-store", prog="tool", description="A.")
+
+    assert parser.run(parser.acts, ["put", *words], (ValueError,)) == 0
+
+    assert seen == [("a", sources, 7 if "--size=7" in words else 1)]
+
+
+def test_an_unknown_short_option_is_no_argument(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = CommandParser.of([put], "roxxel-store", prog="tool", description="A.")
+
+    with pytest.raises(SystemExit):
+        parser.run(parser.acts, ["put", "a", "--size=7", "-x", "b"], (ValueError,))
+
+    assert "unrecognized arguments: -x" in capsys.readouterr().err

@@ -383,7 +383,7 @@ def test_a_document_that_is_not_there_is_an_error(
     ) in refused(capsys, "where", named_run, "--document", "self:a:77")
     assert (
         "documents have no names, so 'x' chooses none; give a number, or write the "
-        "corpus with --id or --path"
+        "corpus with --document-id or --path"
     ) in refused(capsys, "where", run, "--document", "self:x")
 
 

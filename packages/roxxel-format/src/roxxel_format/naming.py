@@ -74,7 +74,7 @@ def documents_at(corpus: Any, text: str) -> list[int]:
     if corpus.num_documents and corpus.document_name(0) is None:
         raise ValueError(
             f"{corpus.filepath}: documents have no names, so {name!r} chooses none; "
-            "give a number, or write the corpus with --id or --path"
+            "give a number, or write the corpus with --document-id or --path"
         )
     raise ValueError(
         f"{corpus.filepath}: no document has the name {name!r}; print the names with "

@@ -229,14 +229,14 @@ def load_chat(
         what = "the tokenizer" if name is None else os.fspath(name)
         raise ValueError(
             f"{what}: has no chat template, which {_TEMPLATE_FILE} or {_CONFIG} beside "
-            "it would hold; pass the path of a template as chat (--chat-template)"
+            "it would hold; pass the path of a template as chat (--chat)"
         )
     where, text = found[0]
     return ChatTemplate.checked(where, text, tokens, refused)
 
 
 def _text_of(path: Path) -> str:
-    remedy = "pass the path of a template as chat (--chat-template)"
+    remedy = "pass the path of a template as chat (--chat)"
     data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
     try:
         return data.decode()

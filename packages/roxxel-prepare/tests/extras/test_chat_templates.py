@@ -356,7 +356,7 @@ def test_a_message_that_a_template_leaves_out_is_refused(
 
     assert "hello" in render(CHATML, chat)[0]
     for template in (PHI, DEEPSEEK, ZEPHYR):
-        with pytest.raises(ValueError, match=f"message 0 .*'{role}'.*--chat-template"):
+        with pytest.raises(ValueError, match=f"message 0 .*'{role}'.*--chat"):
             render(template, chat)
 
 
@@ -409,7 +409,7 @@ def test_what_a_message_says_is_written_or_refused(render: Render, name: str) ->
             else:
                 num_written += 1
                 problem = ""
-            named = f"message {number} ", repr(name), "--chat-template"
+            named = f"message {number} ", repr(name), "--chat"
             told = json.dumps(MORE[name]) in text or "because" in text
             assert told or all(each in problem for each in named)
 
@@ -451,7 +451,7 @@ def test_each_text_stands_in_the_chat_or_is_refused(
     if problem:
         assert family in ("deepseek", "qwen 3")  # They cut texts; the others do not.
         assert problem.startswith("message ")
-        assert "--chat-template" in problem
+        assert "--chat" in problem
         return
 
     at = 0
@@ -469,7 +469,7 @@ def test_an_answer_that_a_template_cuts_is_refused(render: Render) -> None:
     chat = [said("user", "2+2?"), thought]
 
     for template in (DEEPSEEK, QWEN_3.replace("reasoning.strip", "''.strip")):
-        with pytest.raises(ValueError, match=r"message 1 .* cuts.*--chat-template"):
+        with pytest.raises(ValueError, match=r"message 1 .* cuts.*--chat"):
             render(template, chat)
         # The same text said again, and whole, does not hide the one that is cut.
         with pytest.raises(ValueError, match=r"message \d .* (cuts|otherwise)"):

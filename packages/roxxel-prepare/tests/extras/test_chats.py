@@ -183,7 +183,7 @@ BAD: list[tuple[Any, list[str]]] = [
     ([{"role": "user"}], ["message 0 has no content"]),
     (
         [{"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]}],
-        ["message 0", "'tool_calls'", "tokenizer_config.json", "--chat-template"],
+        ["message 0", "'tool_calls'", "tokenizer_config.json", "--chat"],
     ),
     ([{"role": "user", "content": "a"}], ["nothing that the assistant says"]),
     (
@@ -194,7 +194,7 @@ BAD: list[tuple[Any, list[str]]] = [
     ([{"role": "user", "content": 5}], ["message 0", "the number 5"]),
     (
         [{"role": "assistant", "content": "a", "reasoning_content": "b"}],
-        ["message 0", "'reasoning_content'", "--chat-template"],
+        ["message 0", "'reasoning_content'", "--chat"],
     ),
     ([{"role": "assistant", "content": "a", "weight": 0}], ["nothing that the ass"]),
     ([{"role": "assistant", "content": "a", "weight": 3}], ["weight", "number 3"]),
@@ -219,7 +219,7 @@ def test_a_bad_chat_is_named_with_its_line_and_can_be_skipped(
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (DATED, ["today's date", "--chat-template"]),
+        (DATED, ["today's date", "--chat"]),
         (REFUSING, ["no system message, please"]),
         (CHANGING, ["message 1", "{% generation %}", "other.jinja"]),
         ("{% if %}", ["other.jinja", "cannot be read"]),
@@ -321,7 +321,7 @@ def test_special_tokens_let_a_message_write_one(
     [
         ({}, r"--tokenizer"),
         ({"tokenizer": "bytes"}, r"tokenizer\.json"),
-        ({"tokenizer": "alone"}, r"alone\.json.*no chat template.*--chat-template"),
+        ({"tokenizer": "alone"}, r"alone\.json.*no chat template.*--chat"),
         ({"tokenizer": "folder", "tokenizer_backend": "fastokens"}, "fastokens"),
         ({"tokenizer": "folder", "prompt": "a", "completion": "b"}, "prompt='a'"),
     ],
@@ -373,14 +373,15 @@ def test_the_command_takes_the_template_of_a_file(
     corpus = str(tmp_path / "c_*.rox")
     words = ["--tokenizer", str(tokenizer)]
 
-    assert main(["write", corpus, str(path), "--chat", *words]) == 0
-    assert main(["write", corpus, str(path), "--chat", *words, "--dry-run"]) == 0
-    other = ["--chat-template", template(tmp_path, MARKED), "--exist", "replace"]
+    assert main(["write", corpus, str(path), "--chat", "auto", *words]) == 0
+    assert (
+        main(["write", corpus, str(path), "--chat", "auto", *words, "--dry-run"]) == 0
+    )
+    other = ["--chat", template(tmp_path, MARKED), "--exist", "replace"]
     assert main(["write", corpus, str(path), *other, *words]) == 0
     assert parts(Roxxel(corpus), tokenizer)[0] == (
         "system: Be brief.\nuser:   Is it caf\u00e9 or cafe?\n\nassistant: ",
         False,
     )
-    for wrong in (["--chat"], [*other, "--chat", *words]):
-        with pytest.raises(SystemExit):
-            main(["write", corpus, str(path), *wrong])
+    with pytest.raises(SystemExit):
+        main(["write", corpus, str(path), "--chat", "auto"])

@@ -203,7 +203,7 @@ def test_an_id_that_is_not_utf_8_names_the_row(
     ids = library.array([b"a", b"\xff"]).view(library.string())
     parquet.write_table(library.table({"text": ["one", "two"], "id": ids}), path)
     corpus = str(tmp_path / "c_*.rox")
-    command = ["write", corpus, str(path), "--id", "id"]
+    command = ["write", corpus, str(path), "--document-id", "id"]
 
     assert main(command) == 1
 

@@ -103,6 +103,23 @@ def check_one(given: Mapping[str, object], *, is_required: bool = False) -> None
         raise UsageError(f"one of the arguments {' '.join(given)} is required")
 
 
+def check_none(options: Iterable[str], what: str) -> None:
+    """Check that no options are given.
+
+    Args:
+        options: The options that are given, such as those of `signature.given`.
+        what: What they do not go with, such as another option.
+
+    Raises:
+        UsageError: There is one.
+
+    Example:
+        >>> check_none([], "--commit")
+    """
+    for option in options:
+        raise UsageError(f"argument {option}: not allowed with {what}")
+
+
 class Found(SystemExit):
     """Ends a command whose check found damage or a difference.
 
@@ -289,7 +306,10 @@ class CommandParser(argparse.ArgumentParser):
         # The words after a command are for the parser of this command.
         if self._subparsers is None:
             self._check_options(words)
-        return super().parse_known_args(words, namespace)
+        found, rest = super().parse_known_args(words, namespace)
+        if self._subparsers is None:
+            rest = self._later_words(found, rest)
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Exit with a message. The usage stands above if it has one line."""
@@ -301,6 +321,27 @@ class CommandParser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help or an error. Both may quote what a stranger wrote."""
         super()._print_message(shown(message), file)
+
+    def _later_words(
+        self, found: argparse.Namespace, words: Sequence[str]
+    ) -> Sequence[str]:
+        """Add the words after an option to a last argument that takes any number.
+
+        argparse ends such an argument at the first option if another precedes it. The
+        words that remain are an error.
+        """
+        last = self._get_positional_actions()[-1:]
+        before_end = itertools.takewhile(lambda word: word != "--", words)
+        has_option = any(re.match("-.", word) for word in before_end)
+        if has_option or not last or last[0].nargs != "*":
+            return words
+        [action] = last
+        given = getattr(found, action.dest)
+        more = [self._get_value(action, word) for word in words if word != "--"]
+        if more:
+            begun = [] if given is action.default else given
+            setattr(found, action.dest, [*begun, *more])
+        return []
 
     def _check_options(self, words: Iterable[str]) -> None:
         known = self._option_string_actions
@@ -324,6 +365,11 @@ class CommandParser(argparse.ArgumentParser):
 
 class _Help(argparse.HelpFormatter):
     """Wraps a paragraph, unless one of its lines is indented."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        commands = getattr(action, "_get_subactions", list)()
+        # Without the line that argparse gives to the choice of a command.
+        return "".join(map(super()._format_action, [*commands] or [action]))
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = (

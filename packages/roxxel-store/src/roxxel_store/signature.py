@@ -116,6 +116,25 @@ def add_arguments(parser: Any, act: Callable[..., Any]) -> Build:
     )
 
 
+def given(*groups: Any) -> list[str]:
+    """Return the options of groups whose value is another than the default.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True, kw_only=True)
+        ... class Work:
+        ...     unit_bytes: int = 64
+        ...     workers: int = 1
+        >>> given(Work(unit_bytes=8))
+        ['--unit-bytes']
+    """
+    return [
+        f"--{_spelled(field.name)}"
+        for group in groups
+        for field in dataclasses.fields(group)
+        if getattr(group, field.name) != field.default
+    ]
+
+
 def as_phrase(sentence: str) -> str:
     """Return a sentence as the help of an argument: without capital and full stop.
 
@@ -152,7 +171,7 @@ def _argument(
         settings["choices"], settings["type"] = args_of(kind), None
     if has_default:
         settings["default"] = [*default] if is_many else default
-    name = each.name.rstrip("_").replace("_", "-")
+    name = _spelled(each.name)
     if each.kind is not each.KEYWORD_ONLY:
         settings["metavar"] = metavar or name.upper()
         if is_many:
@@ -167,6 +186,10 @@ def _argument(
         settings["action"] = "append"
     settings["required"] = not has_default
     return [*short, f"--{name}"], {**settings, "dest": each.name}
+
+
+def _spelled(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def _unwrapped(hint: Any) -> tuple[Any, bool, Sequence[Any]]:

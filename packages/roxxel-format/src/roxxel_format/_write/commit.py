@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roxxel_format._write.summary import WriteSummary
 
 _MADE_BY = {
-    "id": "document_id (--id)",
+    "id": "document_id (--document-id)",
     "path": "path=True (--path)",
     LOSS_MASK: "prompt and completion (--prompt, --completion) or chat (--chat)",
 }

@@ -208,7 +208,7 @@ class Fields:
     def passed_as(self, name: str) -> str:
         """Describe a field, and the option that names it, for messages."""
         if name == self.id and name not in self.contents:
-            return "the ids as --id"
+            return "the ids as --document-id"
         if self.prompt is None:
             return f"the {'chat' if self.chat else 'document'}s as --field"
         return f"the {self.part(name)}s as --{self.part(name)}"

@@ -143,7 +143,7 @@ def _check_fields(
         "field": field,
         "prompt": fields.prompt,
         "completion": fields.completion,
-        "id": fields.id,
+        "document-id": fields.id,
     }
     options = [f"--{option} {name}" for option, name in named.items() if name]
     options += ["--chat"] if fields.chat else []

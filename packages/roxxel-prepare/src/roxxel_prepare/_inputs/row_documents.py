@@ -151,7 +151,7 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
         table = cast("dict[str, Any]", value)
         for field in fields.names:
             if field not in table:
-                chats = "; pass --chat if its messages are chats, or "
+                chats = "; pass --chat auto if its messages are chats, or "
                 has_chats = "messages" in table and not fields.has_mask
                 raise InputError(
                     f"{where}: {_lacks('field', field, sorted(table))}"

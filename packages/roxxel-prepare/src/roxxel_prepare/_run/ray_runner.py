@@ -81,7 +81,7 @@ class RayRunner:
             ray.init(self.address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # Ray raises errors of many types.
             reason = reason_of(error)
-            if not address:
+            if address in {None, "local"}:
                 raise ConnectionError(
                     f"--ray: Ray does not start on this machine ({reason:.300}); start "
                     "a cluster with `ray start --head`, or give --workers in its place"

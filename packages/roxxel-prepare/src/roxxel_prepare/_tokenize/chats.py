@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _ASSISTANT, _CONTENT = "assistant", "content"
 # Around what a template marks. Unicode reserves them for use inside a program.
 _START, _STOP = "\ufdd0", "\ufdd1"
-_OTHER = "pass the path of another one as chat (--chat-template)"
+_OTHER = "pass the path of another one as chat (--chat)"
 # What stands for a part of a message, by their numbers; no template changes letters.
 _NEEDLE = "roxxel{0}part{1}end"
 _NEEDLES = re.compile(_NEEDLE.format(r"(\d+)", r"\d+"))
@@ -390,7 +390,7 @@ class ChatTemplate:
                 problem = "it writes today's date, and a corpus must not depend on it"
                 remedy = (
                     "write a date into a copy of the template, and pass its path as "
-                    "chat (--chat-template)"
+                    "chat (--chat)"
                 )
             raise ValueError(
                 f"messages are refused by the chat template {self.name} ({problem}); "

@@ -7,35 +7,39 @@ what the exit codes mean.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
-from roxxel_format import WriteArguments, WriteSummary
-from roxxel_format.writing import Fields, Recipe, Separator
+from roxxel_format import WriteSummary
+from roxxel_format.writing import Fields, Recipe
 from roxxel_store import roxxel_command
-from roxxel_store.command import EXPECTED, interruptible, spelled
+from roxxel_store.command import (
+    EXPECTED,
+    CommandParser,
+    UsageError,
+    check_none,
+    interruptible,
+    positive,
+    spelled,
+)
 from roxxel_store.screen import note, say
+from roxxel_store.signature import given
 
 from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._plan.side import recipes_of
 from roxxel_prepare._plan.units import units_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.files import write_files
+from roxxel_prepare._scan.grams import NGRAM
 from roxxel_prepare._scan.scan import scan_corpus, scan_path
-from roxxel_prepare.cli.arguments import parser
+from roxxel_prepare.cli import values
+from roxxel_prepare.cli.options import Against, Documents, Shards, Tokens, Work
 from roxxel_prepare.cli.splitting import split
-from roxxel_prepare.cli.values import shares_line, status_line
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
     from roxxel_format.scans import Scan
 
-# The command has an option for each of them but the metadata and the progress.
-_OF_WRITE_FILES = {
-    *(write_files.__kwdefaults__ or ()),
-    *WriteArguments.__optional_keys__,
-}
+_MOST_LISTED = 10
 
 
 @interruptible("roxxel-prepare")
@@ -51,86 +55,136 @@ def main(
     Returns:
         The exit code.
     """
-    return parser(prog).run(_COMMANDS, arguments, EXPECTED, spelled)
+    found = parser(prog)
+    return found.run(found.acts, arguments, EXPECTED, spelled)
 
 
-def _write(options: argparse.Namespace) -> int:
-    """Write the documents of files into a corpus, or look, commit or divide one."""
-    _check_usage(options)
-    if options.commit:
-        return _commit(options)
-    if options.dry_run:
-        return _show_units(options)
-    if _divides_corpus(options):
-        divided = split(options)
-        _print_summaries(divided, is_split=len(divided) > 1)
-        return 0
-    given: Any = {
-        name: value for name, value in vars(options).items() if name in _OF_WRITE_FILES
-    }
-    written = write_files(
-        options.corpus,
-        options.inputs,
-        document_id=options.id,
-        progress=status_line(),
-        **given,
+def parser(prog: str) -> CommandParser:
+    """Return the parser, which calls the function of a command."""
+    return CommandParser.of(
+        [write, scan],
+        "roxxel-prepare",
+        prog=prog,
+        description="Turn files of text or tokens into corpora of .rox shards.",
     )
-    outputs = recipes_of(
-        options.corpus, Recipe(), options.split, options.bucket_by_length
-    )
-    is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
-    says_end = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
-    if is_new and not says_end:
-        note(_NO_END, end="")
-    summaries = dict(zip(outputs, written, strict=True))
-    _print_summaries(summaries, is_split=options.split is not None)
-    # The commit of a corpus also commits what was held out of it.
-    kept = [
-        path
-        for path, recipe in outputs.items()
-        if recipe.side is None or not recipe.side.is_held_out
-    ]
-    for path in kept:
-        if not isinstance(summaries[path], PartSummary):
-            continue
-        line = f"prepare write {shlex.quote(path)} --commit"
-        say(f"  {roxxel_command(line)}")
-    for path in kept if options.against else ():
-        found = scan_corpus(
-            path,
-            options.against,
-            tokenizer=options.tokenizer,
-            workers=options.workers,
-            ray=options.ray,
-            progress=status_line(),
+
+
+def write(
+    corpus: Annotated[
+        str,
+        'a file ("wiki.rox"), a pattern ("wiki_*.rox"), a folder ("wiki/"), or a URL '
+        "of a pattern or a folder",
+    ],
+    inputs: Sequence[Annotated[str, "INPUT"]] = (),
+    *,
+    documents: Documents,
+    tokens: Tokens,
+    shards: Shards,
+    work: Work,
+    commit: bool = False,
+    dry_run: bool = False,
+    against: Against = (),
+) -> None:
+    """Write the documents of files into a corpus.
+
+    Readers see the corpus when all of it is written. Run the same command again to
+    continue an interrupted write.
+
+    Args:
+        corpus: The corpus.
+        inputs: Files, folders, patterns, or URLs of these; - is the standard input.
+            With --split, also a corpus to divide, such as web_*.rox.
+        documents: Documents.
+        tokens: Tokens.
+        shards: Shards.
+        work: Work.
+        commit: Commit CORPUS when all members of --part are done; name the missing
+            units if there are any, and then change nothing. Takes no INPUT.
+        dry_run: Print the units of the inputs (consecutive files, or a part of one
+            large file), and write nothing.
+        against: Search the corpus after the write, as scan does.
+
+    Example:
+        roxxel write 'web_*.rox' texts/ --tokenizer gpt2 --split valid=0.001
+        roxxel write 'web_*.rox' --commit
+        roxxel write 'train_*.rox' 'web_*.rox' --split valid=0.01
+    """
+    others = {"INPUT": inputs, "--dry-run": dry_run, "--against": against}
+    options = [name for name, value in others.items() if value]
+    options += given(documents, tokens, shards, work)
+    if commit:
+        check_none(options, "--commit")
+        written = commit_units(corpus)
+        _say_summaries(written, is_split=len(written) > 1)
+        return
+    if not inputs:
+        raise UsageError("the following arguments are required: INPUT")
+    if shards.split is not None and inputs[0].endswith(".rox"):
+        if len(inputs) > 1:
+            raise UsageError(
+                "argument --split: divides one corpus; quote its pattern, so that the "
+                "shell does not expand it"
+            )
+        beside = {"INPUT", "--split", "--max-shard-bytes", "--exist"}
+        others = (each for each in options if each not in beside)
+        check_none(others, f"the corpus {inputs[0]} as INPUT")
+        divided = split(
+            inputs[0], corpus, shards.split, shards.max_shard_bytes, shards.exist
         )
-        _print_scan(path, scan_path(path), found)
-    return 0
+        _say_summaries(divided, is_split=len(divided) > 1)
+        return
+    if documents.chat and tokens.tokenizer is None:
+        raise UsageError("argument --chat: needs --tokenizer")
+    if against and work.part is not None:
+        raise UsageError(
+            "argument --against: not allowed with --part; scan the corpus when it is "
+            "committed"
+        )
+    if dry_run:
+        _say_units(corpus, inputs, documents, shards, work.unit_bytes)
+    else:
+        _write(corpus, inputs, documents, tokens, shards, work, against)
 
 
-def _scan(options: argparse.Namespace) -> int:
-    """Find the text of evaluation sets in a corpus."""
-    out = options.out or scan_path(options.corpus)
+def scan(
+    corpus: Annotated[str, "a file, a folder, a pattern, or a URL of these"],
+    *,
+    against: Against,
+    out: Annotated[str | None, "FILE"] = None,
+    ngram: Annotated[int, positive, "N"] = NGRAM,
+    tokenizer: Annotated[str | None, "PATH"] = None,
+    work: Work,
+) -> None:
+    """Find the text of evaluation sets in a corpus.
+
+    The text is found however it is spelled, and its tokens are listed in a receipt.
+    Name the receipt under [without] of a config, and no step reads them. Run the same
+    command again to continue an interrupted scan.
+
+    Args:
+        corpus: The corpus.
+        out: The receipt (default: wiki_scan.json for wiki_*.rox, in this folder).
+        ngram: Number of words in a row that must be equal.
+        tokenizer: Tokenizer of the corpus (default: the one that is kept with it).
+        work: Work.
+
+    Example:
+        roxxel scan 'web_*.rox' --against exam.jsonl
+    """
+    out = out or scan_path(corpus)
     found = scan_corpus(
-        options.corpus,
-        options.against,
+        corpus,
+        against,
         out,
-        ngram=options.ngram,
-        tokenizer=options.tokenizer,
-        workers=options.workers,
-        ray=options.ray,
-        part=options.part,
-        unit_bytes=options.unit_bytes,
-        progress=status_line(),
+        ngram=ngram,
+        tokenizer=tokenizer,
+        **vars(work),
+        progress=values.status_line(),
     )
-    _print_scan(options.corpus, out, found)
-    return 0
+    _say_scan(corpus, out, found)
 
 
-_MOST_LISTED = 10
-
-
-def _print_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
+def _say_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
     """Print what a scan found, and how to leave it out of a run."""
     if isinstance(found, PartSummary):
         say(
@@ -156,40 +210,80 @@ def _print_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
         )
 
 
-def _show_units(options: argparse.Namespace) -> int:
+def _write(
+    corpus: str,
+    inputs: Sequence[str],
+    documents: Documents,
+    tokens: Tokens,
+    shards: Shards,
+    work: Work,
+    against: Sequence[str],
+) -> None:
+    """Write the documents of files into a corpus, and search it if this is asked."""
+    options: dict[str, Any] = vars(documents) | vars(tokens) | vars(shards) | vars(work)
+    written = write_files(corpus, inputs, **options, progress=values.status_line())
+    outputs = _outputs(corpus, shards)
+    is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
+    if is_new and not tokens.say_end:
+        note(_NO_END, end="")
+    summaries = dict(zip(outputs, written, strict=True))
+    _say_summaries(summaries, is_split=shards.split is not None)
+    # The commit of a corpus also commits what was held out of it.
+    kept = [
+        path
+        for path, recipe in outputs.items()
+        if recipe.side is None or not recipe.side.is_held_out
+    ]
+    for path in kept:
+        if not isinstance(summaries[path], PartSummary):
+            continue
+        line = f"prepare write {shlex.quote(path)} --commit"
+        say(f"  {roxxel_command(line)}")
+    for path in kept if against else ():
+        found = scan_corpus(
+            path,
+            against,
+            tokenizer=tokens.tokenizer,
+            **vars(work),
+            progress=values.status_line(),
+        )
+        _say_scan(path, scan_path(path), found)
+
+
+def _say_units(
+    corpus: str,
+    inputs: Sequence[str],
+    documents: Documents,
+    shards: Shards,
+    unit_bytes: int,
+) -> None:
     """Print the units into which a write divides its inputs."""
     fields = Fields(
-        options.field or "",
-        options.prompt,
-        options.completion,
-        options.id,
-        chat=options.chat,
+        documents.field or "",
+        documents.prompt,
+        documents.completion,
+        documents.document_id,
+        chat=documents.chat,
     )
-    outputs = recipes_of(
-        options.corpus, Recipe(), options.split, options.bucket_by_length
-    )
-    inputs = find_inputs(
-        options.inputs,
-        options.format,
+    found = find_inputs(
+        inputs,
+        documents.format,
         fields,
-        field=options.field,
-        outputs=[*outputs],
+        field=documents.field,
+        outputs=[*_outputs(corpus, shards)],
     )
-    units = units_of(inputs, options.unit_bytes)
+    units = units_of(found, unit_bytes)
     say(f"{'unit':>6} {'bytes':>14}  inputs")
     for number, unit in enumerate(units):
         say(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
     total = sum(unit.num_bytes for unit in units)
-    left_out = WriteSummary.left_out_note(inputs.left_out)
-    say(f"{len(units):,} units, {total:,} bytes, {options.corpus}{left_out}")
-    return 0
+    left_out = WriteSummary.left_out_note(found.left_out)
+    say(f"{len(units):,} units, {total:,} bytes, {corpus}{left_out}")
 
 
-def _commit(options: argparse.Namespace) -> int:
-    """Commit a preparation whose parts are done."""
-    written = commit_units(options.corpus)
-    _print_summaries(written, is_split=len(written) > 1)
-    return 0
+def _outputs(corpus: str, shards: Shards) -> dict[str, Recipe]:
+    """Return which documents each corpus of a write gets, by path."""
+    return recipes_of(corpus, Recipe(), shards.split, shards.bucket_by_length)
 
 
 _NO_END = (
@@ -199,7 +293,7 @@ _NO_END = (
 )
 
 
-def _print_summaries(
+def _say_summaries(
     written: Mapping[str, WriteSummary | PartSummary], *, is_split: bool
 ) -> None:
     """Print a line for each corpus of a write.
@@ -211,65 +305,4 @@ def _print_summaries(
             say(f"{corpus}: {summary}")
     whole = [each for each in written.values() if not isinstance(each, PartSummary)]
     if is_split and len(whole) == len(written) and not all(each.kept for each in whole):
-        say(shares_line(zip(whole[::2], whole[1::2], strict=True)))
-
-
-def _divides_corpus(options: argparse.Namespace) -> bool:
-    """Return whether a write divides a corpus and reads no files."""
-    return options.split is not None and options.inputs[0].endswith(".rox")
-
-
-def _check_alone(options: argparse.Namespace, what: str, *beside: str) -> None:
-    """Exit with a usage error for an option that has no effect beside `what`."""
-    known = {"corpus", "command", "prog", "usage_error", "default_of"}
-    for name, value in vars(options).items():
-        if name not in {*known, *beside} and value != options.default_of(name):
-            option = "INPUT" if name == "inputs" else f"--{name.replace('_', '-')}"
-            options.usage_error(f"argument {option}: not allowed with {what}")
-
-
-def _check_usage(options: argparse.Namespace) -> None:
-    """Exit with a usage error for arguments that do not belong together."""
-    usage_error: Callable[[str], NoReturn] = options.usage_error
-    if options.commit:
-        _check_alone(options, "--commit", "commit")
-    elif _divides_corpus(options):
-        if len(options.inputs) > 1:
-            usage_error(
-                "argument --split: divides one corpus; quote its pattern, so that the "
-                "shell does not expand it"
-            )
-        what = f"the corpus {options.inputs[0]} as INPUT"
-        _check_alone(options, what, "inputs", "split", "max_shard_bytes", "exist")
-    else:
-        _check_fields(options, usage_error)
-
-
-def _check_fields(
-    options: argparse.Namespace, usage_error: Callable[[str], NoReturn]
-) -> None:
-    if options.tokenizer is None:
-        if isinstance(options.separator, str):
-            usage_error(
-                f"argument --separator: {options.separator!r} is not a token id; write "
-                "a number, use --separator-bytes, or pass the --tokenizer that has "
-                "this token"
-            )
-        if options.special_tokens:
-            usage_error("argument --special-tokens: needs --tokenizer")
-        if options.chat:
-            usage_error("argument --chat: needs --tokenizer")
-    if options.against and options.part is not None:
-        usage_error(
-            "argument --against: not allowed with --part; scan the corpus when it is "
-            "committed"
-        )
-    if (options.prompt is None) != (options.completion is None):
-        usage_error("arguments --prompt and --completion: pass both, or neither")
-    if options.prompt is not None and options.field is not None:
-        usage_error("argument --field: not allowed with --prompt and --completion")
-    if options.prompt is not None and options.chat:
-        usage_error("argument --chat: not allowed with --prompt and --completion")
-
-
-_COMMANDS = {"write": _write, "scan": _scan}
+        say(values.shares_line(zip(whole[::2], whole[1::2], strict=True)))

@@ -12,31 +12,35 @@ from roxxel_store.screen import note
 from roxxel_prepare._plan.side import check_divided, recipes_of
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Sequence
     from typing import Any
 
     import numpy.typing as npt
     from roxxel_format import WriteSummary
+    from roxxel_format.writing import Exist
 
 
-def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
+def split(
+    source: str,
+    target: str,
+    share: tuple[str, float],
+    max_shard_bytes: int | None,
+    exist: Exist,
+) -> dict[str, WriteSummary]:
     """Write a share of the documents into one corpus and the rest into another.
 
     A document's tokens alone decide its corpus, as in a write of files. So equal
     documents are in the same corpus, and adding documents to the source does not move
     other documents. Returns the summary of each corpus that was written, by path.
     """
-    source = options.inputs[0]
     with Roxxel(source) as corpus:
         _check_dense(corpus, source)
         _check_columns(corpus, source)
-        recipes = recipes_of(
-            options.corpus, _recipe_of(corpus, options), options.split, None
-        )
+        recipe = _recipe_of(corpus, max_shard_bytes, exist)
+        recipes = recipes_of(target, recipe, share, None)
         # Resolve both paths first: a write may change which corpus a folder's path
         # names.
-        sharded = options.max_shard_bytes is not None or options.exist == "append"
+        sharded = recipe.may_make_several
         files = [CorpusFiles(each, sharded=sharded) for each in recipes]
         _check_apart(corpus, [*recipes], files)
 
@@ -48,7 +52,7 @@ def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
             if next(chosen(recipe), None) is None:
                 raise ValueError(
                     f"{output}: none of {corpus.num_documents} documents would be in "
-                    f"this corpus with share={options.split[1]}; choose another share"
+                    f"this corpus with share={share[1]}; choose another share"
                 )
         of_source = corpus.tokenizer is not None
         writes = [
@@ -73,7 +77,7 @@ def split(options: argparse.Namespace) -> dict[str, WriteSummary]:
         return written
 
 
-def _recipe_of(corpus: Roxxel, options: argparse.Namespace) -> Recipe:
+def _recipe_of(corpus: Roxxel, max_shard_bytes: int | None, exist: Exist) -> Recipe:
     """Return the arguments that write the documents of a corpus as they are."""
     separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
     not_copied = {"arguments", "created_by", "separator"}
@@ -82,12 +86,12 @@ def _recipe_of(corpus: Roxxel, options: argparse.Namespace) -> Recipe:
     return Recipe(
         separator=separator.tobytes() or None,
         block_size=corpus.block_size,
-        max_shard_bytes=options.max_shard_bytes,
+        max_shard_bytes=max_shard_bytes,
         dtype=corpus.dtype_name,
         metadata={
             key: value for key, value in metadata.items() if key not in not_copied
         },
-        exist=options.exist,
+        exist=exist,
         inputs=corpus.fingerprint,
         tokenizer_record=metadata.get("tokenizer"),
     )

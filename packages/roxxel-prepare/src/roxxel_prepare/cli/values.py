@@ -10,9 +10,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from roxxel_format.writing import Separator
 from roxxel_store.command import as_text
 from roxxel_store.screen import draw, note, printable
 
+from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._plan.side import checked_buckets, checked_split
 
 if TYPE_CHECKING:
@@ -62,7 +64,25 @@ def split(text: str) -> tuple[str, float]:
     )
 
 
-def byte_string(text: str) -> bytes:
+def input_format(text: str) -> str:
+    """Parse the name of a format of input files."""
+    if text in FORMATS:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(FORMATS)}")
+
+
+def template(text: str) -> str | bool:
+    """Parse the path of a chat template; True is `auto`."""
+    return True if text == "auto" else text
+
+
+def separator(text: str) -> int | str | bytes | None:
+    """Parse a token id, the name of a token, `none`, or `text:` and a text."""
+    start, is_text, spelled = text.partition("text:")
+    return _byte_string(spelled) if is_text and not start else Separator.parse(text)
+
+
+def _byte_string(text: str) -> bytes:
     r"""Parse a text with the escapes \n, \t, \r, \\ and \xNN."""
     parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
     result = b""

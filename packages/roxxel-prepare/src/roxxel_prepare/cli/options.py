@@ -1,0 +1,209 @@
+"""The options of write and scan, in groups.
+
+The fields of a group are arguments of `write_files` and `scan_corpus`, under the same
+names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from roxxel_format import TokenizerBackend
+from roxxel_format.writing import Exist, Separator
+from roxxel_store.command import (
+    UsageError,
+    as_text,
+    check_none,
+    check_one,
+    positive,
+    size,
+)
+
+from roxxel_prepare._inputs.formats import FORMATS
+from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.runners import num_cores
+from roxxel_prepare.cli import values
+
+Against = Sequence[
+    Annotated[
+        str,
+        "EVALS",
+        "a file, folder, pattern, URL or corpus of evaluation sets; every text in "
+        "every field is searched; repeatable",
+    ]
+]
+_Workers = Annotated[
+    int | None,
+    positive,
+    "N",
+    "run units in N processes (default: one for each 64 MiB, and at most one for each "
+    f"usable core, {num_cores()} here)",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """What of the inputs is a document.
+
+    Attributes:
+        field: Field of JSON objects, or column of a table, that holds the documents
+            (default: text, and messages with --chat).
+        prompt: Field of prompts; with --completion. A document is a prompt and its
+            completion, and the column loss_mask is 0 on the prompt.
+        completion: Field of completions; with --prompt.
+        chat: Documents are chats: lists of messages in the field messages, or in
+            --field. The template in this file renders them, or with auto the chat
+            template of --tokenizer, and the column loss_mask is 1 on what the assistant
+            says (default: documents are no chats).
+        document_id: Field of ids; documents keep them in a column id.
+        path: Keep the path of each document's file in a column path, relative to the
+            folder of all inputs.
+        without_columns: Columns of the corpus for which an append brings no values, so
+            that they cannot be read until Roxxel(...).write_column writes them
+            (default: an error).
+        skip_bad: Leave out damaged documents, and damaged files from the damage on, and
+            list them (default: an error).
+        shuffle: Shuffle the units, and the documents in each; not a global shuffle.
+
+    Example:
+        >>> Documents(prompt="question", completion="answer").field is None
+        True
+    """
+
+    format: Annotated[
+        str | None,
+        values.input_format,
+        "FORMAT",
+        f"one of {', '.join(FORMATS)} (default: that of each file's name, which its "
+        "first bytes must confirm)",
+    ] = None
+    field: Annotated[str | None, as_text] = None
+    prompt: Annotated[str | None, as_text, "FIELD"] = None
+    completion: Annotated[str | None, as_text, "FIELD"] = None
+    chat: Annotated[str | bool, values.template, "TEMPLATE"] = False
+    document_id: Annotated[str | None, as_text, "FIELD"] = None
+    path: bool = False
+    without_columns: Annotated[Sequence[str], values.names, "NAME,NAME,..."] = ()
+    skip_bad: bool = False
+    shuffle: Annotated[int | None, "SEED"] = None
+
+    def __post_init__(self) -> None:
+        if (self.prompt is None) != (self.completion is None):
+            raise UsageError(
+                "arguments --prompt and --completion: pass both, or neither"
+            )
+        if self.prompt is not None:
+            beside = {"--field": self.field, "--chat": self.chat}
+            named = (name for name, value in beside.items() if value)
+            check_none(named, "--prompt and --completion")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    r"""How a document becomes tokens.
+
+    Attributes:
+        tokenizer: The file tokenizer.json, its folder, a Hugging Face name, or bytes:
+            the UTF-8 bytes of a text, then token 256 (default: the bytes alone, with
+            nothing that ends a document). The corpus keeps it.
+        tokenizer_backend: What encodes, with the same ids (default: auto, which is
+            fastokens where the extra fast is installed and it can encode with this
+            tokenizer).
+        special_tokens: Encode names of special tokens in texts as special tokens.
+        separator: A token id, a token's name, none, or text: and a text with the
+            escapes \n, \t, \r, \\ and \xNN, such as 'text:\n\n' (default: the
+            end-of-text token of --tokenizer).
+        dtype: Type of a token on the disk (default: uint16 or uint32, whichever holds
+            the vocabulary, and uint8 for bytes).
+        vocab_size: Every token must be below N, which chooses the dtype too (default:
+            as the tokenizer says, or what the dtype holds).
+
+    Example:
+        >>> Tokens(tokenizer="bytes").special_tokens
+        False
+    """
+
+    tokenizer: Annotated[str | None, "PATH"] = None
+    tokenizer_backend: TokenizerBackend = "auto"
+    special_tokens: bool = False
+    separator: Annotated[
+        int | str | bytes | Separator | None, values.separator, "TOKEN"
+    ] = Separator.OF_TOKENIZER
+    dtype: Annotated[str | None, "DTYPE"] = None
+    vocab_size: Annotated[int | None, positive, "N"] = None
+
+    @property
+    def say_end(self) -> bool:
+        """Whether they say what ends a document, or that nothing does."""
+        return bool(self.tokenizer) or self.separator is not Separator.OF_TOKENIZER
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is not None:
+            return
+        if isinstance(self.separator, str):
+            raise UsageError(
+                f"argument --separator: {self.separator!r} is not a token id; write a "
+                f"number, text:{self.separator} for this text, or pass the --tokenizer "
+                "that has this token"
+            )
+        if self.special_tokens:
+            raise UsageError("argument --special-tokens: needs --tokenizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards:
+    """Which corpora are written, in which shards.
+
+    Attributes:
+        exist: If the corpus exists: keep it if the same command wrote it, replace it,
+            append a new version, or stop.
+        split: Hold out this share of the documents, chosen by their content, in a
+            second corpus: valid=0.001 holds out wiki_valid_*.rox of wiki_*.rox.
+        max_shard_bytes: Largest size of a shard, such as 1G; a larger document has a
+            shard of its own (default: no limit).
+        pack: Put documents whole into bins of T tokens, so that sequences of T tokens
+            cut none but those that are longer (default: documents stay in their order).
+        bucket_by_length: Write a packed corpus for each of these lengths: 513,4097
+            writes wiki_513_*.rox of wiki_*.rox with the documents of up to 513 tokens,
+            and wiki_4097_*.rox with all longer ones.
+
+    Example:
+        >>> Shards(split=("valid", 0.001)).exist
+        'keep'
+    """
+
+    exist: Exist = "keep"
+    split: Annotated[tuple[str, float] | None, values.split, "NAME=SHARE"] = None
+    max_shard_bytes: Annotated[int | None, size, "BYTES"] = None
+    pack: Annotated[int | None, positive, "T"] = None
+    bucket_by_length: Annotated[Sequence[int] | None, values.lengths, "T,T,..."] = None
+
+    def __post_init__(self) -> None:
+        check_one({"--pack": self.pack, "--bucket-by-length": self.bucket_by_length})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Who does the units of a job, as arguments of `write_files` and `scan_corpus`.
+
+    Attributes:
+        ray: Run units as tasks of a Ray cluster, which ADDRESS names as for ray.init:
+            auto is RAY_ADDRESS or the cluster of this machine, local a new one.
+        part: Do the share of member I (from 0) of N; the command says what to type
+            when all are done.
+        unit_bytes: Minimum size of the inputs of a unit (default: 64M).
+
+    Example:
+        >>> Work(part=(0, 8)).part
+        (0, 8)
+    """
+
+    workers: _Workers = None
+    ray: Annotated[str | None, "ADDRESS"] = None
+    part: Annotated[tuple[int, int] | None, values.part, "I/N"] = None
+    unit_bytes: Annotated[int, size, "BYTES"] = UNIT_BYTES
+
+    def __post_init__(self) -> None:
+        check_one({"--workers": self.workers, "--ray": self.ray})
