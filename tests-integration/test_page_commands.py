@@ -146,7 +146,7 @@ def test_shard_is_repaired_from_a_bucket(folder: Path, buckets: Path) -> None:
     damaged.write_bytes(content)
     assert main(["format", "verify", str(damaged)]) == 3
 
-    assert main(shown("forensics.md", "format repair")) == 0
+    assert main(shown("forensics.md", "format verify")) == 0
 
     assert main(["format", "verify", str(damaged)]) == 0
 

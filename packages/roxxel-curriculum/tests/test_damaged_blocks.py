@@ -62,7 +62,7 @@ def test_the_error_has_the_option_that_reads_around_the_block(
     without, toml = option_of(error)
 
     assert without == toml == {"self": [f"tokens:[{start},{stop})"]}
-    assert f"repair {corpus.paths[0]} COPY" in str(error)
+    assert f"verify {corpus.paths[0]} --repair COPY" in str(error)
     assert (error.section, error.block, error.byte_offset) == ("tokens", 1, 8192)
     curriculum = Curriculum(corpus, PHASES, without=without)
     masking = curriculum.sampler(

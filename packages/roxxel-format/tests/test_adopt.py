@@ -33,7 +33,7 @@ def test_shards_without_a_manifest_are_an_error_that_names_the_command(
 ) -> None:
     bare(tmp_path, ["c_00000.rox", "c_00001.rox"])
 
-    with pytest.raises(ShardError, match=r"roxxel.format adopt") as caught:
+    with pytest.raises(ShardError, match=r"roxxel.format verify .*--adopt") as caught:
         _ = Roxxel(tmp_path / path).num_tokens
 
     assert str(tmp_path / path) in str(caught.value)
@@ -48,7 +48,7 @@ def test_a_lost_manifest_comes_back_as_it_was(
     before, tokens = listed(tmp_path), corpus.tokens[:]
     (tmp_path / "c_manifest.json").unlink()
 
-    assert main(["adopt", str(tmp_path / "c_*.rox")]) == 0
+    assert main(["verify", "--adopt", str(tmp_path / "c_*.rox")]) == 0
 
     assert "adopted" in capsys.readouterr().out
     after = listed(tmp_path)
@@ -210,7 +210,7 @@ def test_what_is_no_bare_corpus_is_refused(tmp_path: Path) -> None:
 def test_a_write_refuses_shards_that_nobody_adopted(exist: Any, tmp_path: Path) -> None:
     bare(tmp_path, ["c_00000.rox"])
 
-    with pytest.raises(ShardError, match=r"roxxel.format adopt"):
+    with pytest.raises(ShardError, match=r"roxxel.format verify .*--adopt"):
         Roxxel(tmp_path / "c_*.rox").write([[7]], exist=exist)
 
     assert names_in(tmp_path) == ["c_00000.rox"]
@@ -224,7 +224,9 @@ def test_no_write_takes_a_corpus_that_lost_its_manifest_for_leftovers(
     (tmp_path / "c_manifest.json").unlink()
     before = names_in(tmp_path)
 
-    with pytest.raises(ShardError, match=r"no manifest lists it.*format adopt"):
+    with pytest.raises(
+        ShardError, match=r"no manifest lists it.*format verify .*--adopt"
+    ):
         corpus_of(tmp_path, [[3]], exist=exist)
 
     assert names_in(tmp_path) == before

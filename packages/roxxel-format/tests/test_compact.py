@@ -324,12 +324,12 @@ def test_the_command_says_what_was_merged(
 ) -> None:
     first = grown(tmp_path / "c_*.rox", [[30], [40], [50]]).versions[0]
 
-    assert main(["compact", str(tmp_path / "c_*.rox")]) == 0
+    assert main(["clean", "--compact", str(tmp_path / "c_*.rox")]) == 0
     said = capsys.readouterr().out
     assert all(
         each in said for each in ("merged 3 shards into 1", "3 versions stay readable")
     )
-    assert main(["compact", str(tmp_path)]) == 0
+    assert main(["clean", "--compact", str(tmp_path)]) == 0
     assert "nothing to merge" in capsys.readouterr().out
     assert main(["info", str(tmp_path), "--no-lengths"]) == 0
     assert f"{first}, 30 tokens in 1 document" in capsys.readouterr().out
@@ -341,9 +341,9 @@ def test_what_cannot_be_compacted_is_refused(
     Roxxel(tmp_path / "one.rox").write([np.array([1])])
     corpus_of(tmp_path / "c", documents_of(5))
 
-    assert main(["compact", str(tmp_path / "one.rox")]) == 1
+    assert main(["clean", "--compact", str(tmp_path / "one.rox")]) == 1
     assert "is one file" in capsys.readouterr().err
-    assert main(["compact", str(tmp_path / "none_*.rox")]) == 1
+    assert main(["clean", "--compact", str(tmp_path / "none_*.rox")]) == 1
     assert "no such corpus" in capsys.readouterr().err
     with pytest.raises(ValueError, match="max_shard_bytes must be at least 1, got 0"):
         Roxxel(tmp_path / "c").compact(max_shard_bytes=0)

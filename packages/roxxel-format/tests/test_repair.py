@@ -48,7 +48,7 @@ def flip(path: Path, *offsets: int) -> None:
 
 
 def repair(shard: Path, copy: object) -> int:
-    return main(["repair", str(shard), str(copy)])
+    return main(["verify", str(shard), "--repair", str(copy)])
 
 
 @settings(max_examples=40)
@@ -131,7 +131,7 @@ def test_a_shard_that_was_cut_is_replaced_by_hand(
 def test_a_url_is_not_repaired_in_place(
     whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["repair", "s3://data/a.rox", str(whole)]) == 1
+    assert main(["verify", "s3://data/a.rox", "--repair", str(whole)]) == 1
     assert "a repair writes to a local disk" in capsys.readouterr().err
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from roxxel_format import Roxxel
+from roxxel_format.cli import reading
 
 from .helpers import corpus_of, documents_of, main
 
@@ -219,22 +220,29 @@ def test_cat_prints_documents_and_tokens(
 
 
 def test_cat_wraps_between_words_and_ids(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def terminal(width: int) -> None:
+        monkeypatch.setattr(reading, "terminal_width", lambda: width)
+
     target = tmp_path / "c.rox"
     text = b"three words here\n\n    more"
     Roxxel(target).write([text, b"\xff not UTF-8", b"unbreakable"])
 
-    assert run("cat", target, "--width", 11) == 0
+    assert run("cat", target, "--document", 0) == 0
+    assert capfdbinary.readouterr().out == text + b"\n"
+    terminal(11)
+    assert run("cat", target) == 0
     assert capfdbinary.readouterr().out == (
         b"three words\nhere\n\n    more\n\xff not UTF-8\nunbreakable\n"
     )
-    assert run("cat", target, "--ids", "--document", 2, "--width", 16) == 0
+    terminal(16)
+    assert run("cat", target, "--ids", "--document", 2) == 0
     assert capfdbinary.readouterr().out == (
         b"117 110 98 114\n101 97 107 97 98\n108 101\n"
     )
-    assert run("cat", target, "--document", 0) == 0
-    assert capfdbinary.readouterr().out == text + b"\n"
 
 
 def test_a_copy_writes_flat_files(
@@ -353,9 +361,9 @@ def test_a_path_that_cannot_be_meant_is_refused(
         (("write", text, text), f"{text}: is no folder; name a corpus by"),
         (("write", text, "--commit"), f"{text}: is no folder"),
         (("clean", text), f"{text}: is no folder"),
-        (("compact", tmp_path / "c"), "no such corpus"),
-        (("adopt", tmp_path / "c"), "no such file"),
-        (("adopt", tmp_path / "c_*.rox"), "no .rox file"),
+        (("clean", "--compact", tmp_path / "c"), "no such corpus"),
+        (("verify", "--adopt", tmp_path / "c"), "no such file"),
+        (("verify", "--adopt", tmp_path / "c_*.rox"), "no .rox file"),
     ):
         assert run(*arguments) == 1
         [line] = capsys.readouterr().err.splitlines()

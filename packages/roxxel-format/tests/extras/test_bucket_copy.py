@@ -74,9 +74,9 @@ def test_a_shard_is_repaired_from_a_copy_in_a_bucket(
     shard, right = Path(corpus.paths[0]), Path(corpus.paths[0]).read_bytes()
     shard.write_bytes(right[:5000] + b"!!" + right[5002:])
 
-    assert main(["repair", str(shard), copies[1]]) == 1
+    assert main(["verify", str(shard), "--repair", copies[1]]) == 1
     assert "so nothing was changed" in capsys.readouterr().err
-    assert main(["repair", str(shard), copies[0]]) == 0
+    assert main(["verify", str(shard), "--repair", copies[0]]) == 0
 
     assert shard.read_bytes() == right
 
@@ -137,7 +137,7 @@ def test_a_corpus_in_a_bucket_is_compacted(bucket: Bucket, corpus: Roxxel) -> No
     corpus.copy_to("s3://data/web_*.rox")
     mask = corpus.column("loss_mask").digest
 
-    assert main(["compact", "s3://data/web_*.rox"]) == 0
+    assert main(["clean", "--compact", "s3://data/web_*.rox"]) == 0
 
     names = sorted(path.name for path in bucket.folder.iterdir())
     assert len(names) == 4  # manifest, shard, two columns

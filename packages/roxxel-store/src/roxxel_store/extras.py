@@ -71,7 +71,7 @@ def roxxel_command(line: str) -> str:
     named roxxel cannot mislead it.
 
     Args:
-        line: The command after `roxxel`, such as `format adopt "wiki_*.rox"`.
+        line: The command after `roxxel`, such as `format clean "wiki_*.rox"`.
 
     Example:
         >>> roxxel_command("format info").replace("-", " ")

@@ -213,7 +213,7 @@ class Masking:
         beside = " beside what is withdrawn already" if has_more else ""
         return (
             "put a copy of the shard in its place (on a disk with "
-            f"`{roxxel_command(f'format repair {error.path} COPY')}`), or "
+            f"`{roxxel_command(f'format verify {error.path} --repair COPY')}`), or "
             f"train on without these tokens{beside}: give the curriculum "
             f"without={{{option}}}, or under [without] of a config {lines}"
         )

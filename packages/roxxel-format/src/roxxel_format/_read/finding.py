@@ -57,7 +57,7 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
         )
     more = _and_more(found)
     where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
-    command = roxxel_command(f'format adopt "{where}"')
+    command = roxxel_command(f'format verify "{where}" --adopt')
     return ShardError(
         f"{filepath}: has no manifest, so nothing says whether {found[0]}{more} are "
         "all of it; if a write is in progress or was interrupted, wait for it or "

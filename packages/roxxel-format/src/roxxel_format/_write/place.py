@@ -263,7 +263,7 @@ class Place:
         # Another first write may have begun during the listing.
         if self.files.may_be_interrupted() or self.has_manifest():
             return
-        command = roxxel_command(f'format adopt "{self.pattern}"')
+        command = roxxel_command(f'format verify "{self.pattern}" --adopt')
         raise ShardError(
             f"{self.folder}{bare[0]}: has the name of a shard of {self.pattern}, but "
             f"no manifest lists it; run `{command}` if it belongs to this corpus, else "

@@ -1,4 +1,4 @@
-"""The `roxxel-format` command: inspect, verify, copy, compact, adopt, repair and clean.
+"""The `roxxel-format` command: info, verify, cat, copy and clean.
 
 An error is one sentence on the standard error. `roxxel_store.command.EXIT_CODES` says
 what the exit codes mean.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from roxxel_store.command import EXPECTED, CommandParser, interruptible, spelled
 
 from roxxel_format.cli.reading import cat, info, verify
-from roxxel_format.cli.writing import adopt, clean, compact, copy, repair
+from roxxel_format.cli.writing import clean, copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ def parser(prog: str) -> CommandParser:
     """Return the parser, which calls the function of a command."""
     verifying, printing = partial(verify, prog=prog), partial(cat, prog=prog)
     return CommandParser.of(
-        [info, verifying, printing, copy, compact, repair, adopt, clean],
+        [info, verifying, printing, copy, clean],
         "roxxel-format",
         prog=prog,
         description="Inspect, check, copy and repair corpora of .rox shards.\n\n"

@@ -13,8 +13,8 @@ from roxxel_store.amounts import short_size, whole_count
 from roxxel_store.command import (
     Found,
     Progress,
+    UsageError,
     check_one,
-    positive,
     terminal_width,
 )
 from roxxel_store.screen import note, printable, put, say
@@ -22,6 +22,7 @@ from roxxel_store.screen import note, printable, put, say
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.input_totals import num_joined
 from roxxel_format._store.corpus_name import owners_of
+from roxxel_format._write.rescue import repair_shard
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named
 from roxxel_format.texts import text_codec
@@ -275,13 +276,28 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def verify(corpus: Corpus, *, prog: str) -> None:
+def verify(
+    corpus: Corpus,
+    *,
+    repair: Annotated[str | None, "COPY"] = None,
+    adopt: bool = False,
+    prog: str,
+) -> None:
     """Verify the checksum of every block.
 
-    Each damaged block is named with its documents.
+    Each damaged block is named with its documents. Nothing is changed, unless you ask
+    for a repair, or for the manifest that makes sound shards a corpus.
 
     Args:
         corpus: The corpus.
+        repair: Replace CORPUS, a damaged shard, by this copy of it, a file or a URL,
+            which is verified against the digest that the shard records. Restart
+            programs that have the shard open, because they read the old file.
+        adopt: Make shards without a manifest a corpus, if all are sound, and alike in
+            dtype, block size, separator and tokenizer: the manifest was lost, or you
+            wrote the shards yourself. They are in natural order, 2 before 10. That may
+            be another order than the lost one if the corpus was compacted, or prepared
+            and then appended to, so restore the manifest if you can.
         prog: Name of the program, which begins the line of a damaged block.
 
     Raises:
@@ -289,7 +305,23 @@ def verify(corpus: Corpus, *, prog: str) -> None:
 
     Example:
         roxxel format verify 'web_*.rox'
+        roxxel format verify web_00003.rox --repair s3://bucket/web/web_00003.rox
+        roxxel format verify 'web_*.rox' --adopt
     """
+    check_one({"--repair": repair, "--adopt": adopt or None})
+    if len(corpus) > 1 and (adopt or repair):
+        what = (
+            "--adopt: takes a pattern or a folder; quote it"
+            if adopt
+            else ("--repair: CORPUS must be the one damaged shard")
+        )
+        raise UsageError(f"argument {what}")
+    if adopt:
+        _adopt(corpus[0])
+        return
+    if repair is not None:
+        _repair(corpus[0], repair)
+        return
     shown = Progress(f"verifying {' '.join(corpus)}")
     with Roxxel(_paths(corpus)) as opened, shown as progress:
         report = opened.verify(progress=progress)
@@ -301,6 +333,21 @@ def verify(corpus: Corpus, *, prog: str) -> None:
     say(f"{shards}, {short_size(report.num_bytes)}: all checksums match")
 
 
+def _adopt(corpus: str) -> None:
+    with Progress(f"verifying {corpus}") as progress:
+        report = Roxxel(corpus).adopt(progress=progress)
+    shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
+    say(f"{corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound")
+
+
+def _repair(shard: str, copy: str) -> None:
+    num_bytes = repair_shard(shard, copy)
+    if num_bytes is None:
+        say(f"{shard}: all checksums match, so nothing was changed")
+    else:
+        say(f"{shard}: replaced, {short_size(num_bytes)}, all checksums match")
+
+
 def cat(
     corpus: Corpus,
     *,
@@ -309,14 +356,13 @@ def cat(
     ids: bool = False,
     names: bool = False,
     tokenizer: Annotated[str | None, "PATH"] = None,
-    width: Annotated[int | None, positive, "COLUMNS"] = None,
     prog: str,
 ) -> None:
     r"""Print documents or tokens.
 
     Prints all documents, some documents, or a range of tokens, as text or as ids. A
-    file or a pipe gets a document as it is; a terminal gets characters that would
-    control it as escapes, such as \x1b.
+    file or a pipe gets a document as it is. A terminal gets lines that are wrapped
+    between words, and characters that would control it as escapes, such as \x1b.
 
     Args:
         corpus: The corpus.
@@ -328,8 +374,6 @@ def cat(
         names: Print the number and the name of each document before it.
         tokenizer: The file tokenizer.json, its folder, or a Hugging Face name (default:
             the one that is kept with the corpus).
-        width: Wrap lines between words (default: the width of the terminal, and no
-            wrapping into a file or a pipe).
         prog: Name of the program, which begins the line of a warning.
 
     Example:
@@ -338,7 +382,7 @@ def cat(
     check_one({"--document": document or None, "--tokens": tokens})
     with Roxxel(_paths(corpus), check="blocks") as opened:
         decode = None if ids else _decoder(opened, tokenizer, prog)
-        width = width or terminal_width()
+        width = terminal_width()
         for number, part in _chosen(opened, document, tokens):
             if names and number is not None:
                 say(f"document {number}{named(opened, number)}:")

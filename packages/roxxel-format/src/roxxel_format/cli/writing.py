@@ -1,10 +1,10 @@
-"""Commands that write: copy, compact, adopt, repair and clean."""
+"""Commands that write: copy and clean."""
 
 from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,13 +14,12 @@ from roxxel_store.amounts import short_size, whole_count
 from roxxel_store.command import Progress, UsageError, size
 from roxxel_store.output import Output
 from roxxel_store.screen import note, say
+from roxxel_store.signature import given
 from roxxel_store.urls import url_of
 
 from roxxel_format._read.opening import open_corpus
-from roxxel_format._write.compact import FULL_SHARD_BYTES
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.recipe import Recipe, Separator
-from roxxel_format._write.rescue import repair_shard
 from roxxel_format._write.tokenizers import load
 from roxxel_format.corpus import Roxxel
 from roxxel_format.foreign import ForeignFormat, foreign_format, open_foreign
@@ -99,13 +98,11 @@ def copy(
     if found is not None:
         _copy_foreign(source, target, exist, foreign, found)
         return
-    for field in fields(foreign):
-        if getattr(foreign, field.name) is not field.default:
-            raise UsageError(
-                f"argument --{field.name.replace('_', '-')}: only for a source of "
-                f"another format; {source} is read as .rox shards, so name its "
-                "--format, or leave this argument out"
-            )
+    for option in given(foreign):
+        raise UsageError(
+            f"argument {option}: only for a source of another format; {source} is read "
+            "as .rox shards, so name its --format, or leave this argument out"
+        )
     if is_flat:
         _copy_flat(source, target, replaces=exist == "replace")
         return
@@ -238,8 +235,9 @@ def clean(
     corpus: Annotated[str, "a file, a folder, a pattern, or a URL of these"],
     *,
     abandon: bool = False,
+    compact: bool = False,
 ) -> None:
-    """Remove files of interrupted writes.
+    """Remove files of interrupted writes, and merge small shards.
 
     Committed files stay, and so does a preparation that the same command would
     continue; --abandon removes it too. Each removed file is printed. While a write goes
@@ -250,41 +248,29 @@ def clean(
         corpus: The corpus.
         abandon: Also give up a preparation that is not committed, with its plan and
             shards, and shards whose manifest was lost or never committed.
+        compact: Also merge the small shards of many appends, into shards of at most
+            1 GiB. Tokens, documents, columns and versions stay the same, so a run that
+            began with any version resumes. Every block is verified, and the merged
+            files are deleted after the commit. A program that has the corpus open may
+            stop, with the error that a file is missing; start it again.
 
     Example:
         roxxel format clean 'web_*.rox'
+        roxxel format clean 'web_*.rox' --compact
     """
     removed = Roxxel(corpus).remove_leftovers(abandon=abandon)
     for path in removed:
         say(f"removed {path}")
-    if not removed:
+    if compact:
+        _compact(corpus)
+    elif not removed:
         more = "" if abandon else "; --abandon removes an open preparation too"
         say(f"{corpus}: nothing to remove{more}")
 
 
-def compact(
-    corpus: Annotated[str, "a folder, a pattern such as wiki_*.rox, or a URL of one"],
-    *,
-    max_shard_bytes: Annotated[int, size, "BYTES"] = FULL_SHARD_BYTES,
-) -> None:
-    """Merge the small shards of many appends.
-
-    Tokens, documents, columns and versions stay the same, so a run that began with any
-    version resumes. Verifies every block, commits, and then deletes the merged files. A
-    program that has the corpus open may stop, with the error that a file is missing;
-    start it again.
-
-    Args:
-        corpus: The corpus.
-        max_shard_bytes: Largest size of a merged shard (default: 1G).
-
-    Example:
-        roxxel format compact 'web_*.rox'
-    """
+def _compact(corpus: str) -> None:
     with Progress(f"merging {corpus}") as progress:
-        done = Roxxel(corpus).compact(
-            max_shard_bytes=max_shard_bytes, progress=progress
-        )
+        done = Roxxel(corpus).compact(progress=progress)
     if not done.num_merged:
         say(f"{corpus}: no small shards follow each other, nothing to merge")
         return
@@ -295,49 +281,3 @@ def compact(
         f"{done.num_shards:,} shard{'s' * (done.num_shards != 1)} now, and "
         f"its {versions} stay{'s' * (done.num_versions == 1)} readable"
     )
-
-
-def adopt(
-    corpus: Annotated[str, "a folder, or a pattern such as wiki_*.rox"],
-) -> None:
-    """Make shards without a manifest a corpus.
-
-    Verifies the shards that a pattern or a folder names, and writes the manifest that
-    makes them a corpus. Use it if the manifest was lost, or if you wrote the shards
-    yourself. The shards keep their names, and natural order decides: 2 comes before 10.
-    That may be another order than the lost one if the corpus was compacted, or prepared
-    and then appended to, so restore the manifest if you can. Nothing is written if a
-    shard is damaged, or if the shards differ in dtype, block size, separator or
-    tokenizer.
-
-    Args:
-        corpus: The shards.
-
-    Example:
-        roxxel format adopt 'web_*.rox'
-    """
-    with Progress(f"verifying {corpus}") as progress:
-        report = Roxxel(corpus).adopt(progress=progress)
-    shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
-    say(f"{corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound")
-
-
-def repair(shard: str, copy: Annotated[str, "a file or a URL"]) -> None:
-    """Replace a damaged shard by a copy of it.
-
-    Fetches the copy, verifies it against the digest that the shard records, and renames
-    it to the shard. Changes nothing if no block is damaged, or if the copy is damaged
-    too. Restart programs that have the shard open, because they read the old file.
-
-    Args:
-        shard: The damaged file.
-        copy: The copy of SHARD.
-
-    Example:
-        roxxel format repair web_00003.rox s3://bucket/web/web_00003.rox
-    """
-    num_bytes = repair_shard(shard, copy)
-    if num_bytes is None:
-        say(f"{shard}: all checksums match, so nothing was changed")
-    else:
-        say(f"{shard}: replaced, {short_size(num_bytes)}, all checksums match")

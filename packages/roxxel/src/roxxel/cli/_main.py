@@ -64,7 +64,7 @@ _OF_PREPARE = {"write", "scan"}
 """Commands that `roxxel_prepare.cli.main` runs."""
 
 PASSED_ON = {
-    "format": "inspect, verify, copy, compact and repair corpora",
+    "format": "inspect, verify, print, copy and clean corpora",
     "ckpt": "list, show, compare, verify and export checkpoints",
 }
 """Help of commands that parse their own options. `roxxel_x.cli.main` runs `x`."""
