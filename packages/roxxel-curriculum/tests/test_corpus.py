@@ -96,6 +96,24 @@ def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None
             assert len(location.documents) == segment[-1]
 
 
+def test_a_document_without_tokens_is_no_segment(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "empty.rox")
+    sizes = np.random.default_rng(0).integers(0, 4, 300)
+    corpus.write((np.full(size, 1) for size in sizes), dtype=np.uint16, separator=None)
+    of_token = np.repeat(np.arange(sizes.size), sizes)
+    phases = [Phase(9, 4, 9)]
+    sampler = Curriculum(corpus, phases).sampler(0, fields=("tokens", "segment_ids"))
+
+    for step in range(sampler.total_steps):
+        starts = sampler.windows(step).start
+        for start, found in zip(
+            starts, sampler.batch(step)["segment_ids"], strict=True
+        ):
+            documents = of_token[start : start + 9]
+            segments = np.unique(documents, return_inverse=True)[1] + 1
+            assert found.tolist() == segments.tolist()
+
+
 def test_shards_of_two_tokenizers_are_not_a_source(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.rox" for name in "ab"]
     for path in paths:

@@ -152,6 +152,20 @@ def test_an_epoch_gives_each_span_from_left_to_right_and_nearly_everything() -> 
     assert seen.sum() + plan.sources[0].waste_tokens == 100_000
 
 
+def test_shorter_windows_begin_at_the_ends_of_spans_that_longer_ones_left() -> None:
+    phases = [Phase(epochs=1, batch_size=1, seq_len=30), Phase(40, 1, 7)]
+    sampler = Curriculum(PositionReader(10_000), phases, longest=100).sampler(5)
+    spans = sampler.phases[0].cursors["self"].stream.spans
+    left = spans.windows_left(30, 0)
+    assert left % spans.windows_per_round(30), "the last round is whole"
+    ends = np.arange(spans.num_spans) * spans.span_tokens + 30 * left
+
+    steps = range(sampler.phases[1].start, sampler.total_steps)
+    starts = [int(sampler.windows(step).start[0]) for step in steps]
+
+    assert sorted(starts) == sorted([*ends, *(ends + 7)])
+
+
 def steps_in_threads(sampler: Sampler, steps: list[int]) -> list[bytes]:
     def read(step: int) -> bytes:
         return digest(sampler, step)
