@@ -141,6 +141,25 @@ def test_row_without_a_weight_counts_its_tokens(tmp_path: Path) -> None:
     )
 
 
+def test_a_row_over_two_lengths_counts_tokens(tmp_path: Path) -> None:
+    """An edit ends a phase where no row of the log was due."""
+
+    def of_length(model: Any, batch: Any) -> Any:
+        rows, columns = batch.shape
+        row_loss = jnp.full(rows, float(columns))
+        return row_loss.mean() + nothing_of(model), {"row_loss": row_loss}
+
+    options: dict[str, Any] = {"loss_fn": of_length, "log_every": 9}
+    trainer(tmp_path, [Phase(9, 4, 9)], **options).run(until=5)
+    trainer(tmp_path, [Phase(5, 4, 9), Phase(4, 2, 17)], **options).run()
+
+    first, last = rows(tmp_path)
+    assert (first["step"], last["step"]) == (1, 9)
+    tokens = 4 * 4 * 9, 4 * 2 * 17
+    mean = (tokens[0] * 9 + tokens[1] * 17) / sum(tokens)
+    assert last["loss/self"] == pytest.approx(mean, rel=1e-6)
+
+
 def test_fully_masked_row_does_not_spoil_the_loss_of_its_source(
     tmp_path: Path,
 ) -> None:

@@ -132,6 +132,17 @@ def test_a_set_may_be_added_and_left_out(begun: Path) -> None:
     assert len(losses(begun)) == 3
 
 
+def test_a_set_that_another_program_has_begun_meanwhile_is_an_error(
+    tmp_path: Path,
+) -> None:
+    held_out(tmp_path)
+    late = run_of(tmp_path, one_set(tmp_path))
+    run_of(tmp_path, one_set(tmp_path, steps=2)).run()
+
+    with pytest.raises(RunMismatchError, match="another program has changed it"):
+        late.run()
+
+
 def test_a_set_that_was_trained_on_is_said_in_preflight_and_at_the_start(
     tmp_path: Path,
 ) -> None:

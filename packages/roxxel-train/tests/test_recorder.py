@@ -186,10 +186,11 @@ def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step(
     one.run()
 
     with Checkpointer(tmp_path / "run" / "checkpoints", pair()[0]) as kept:
-        metrics = {step: kept.metrics(step) for step in (2, 4)}
+        metrics = {step: kept.metrics(step) for step in (2, 4, 6)}
     assert metrics == {
         2: {"loss": 2.0, "norm": 2.0, "loss_since_save": 1.5},
         4: {"loss": 4.0, "norm": 2.0, "loss_since_save": 3.5, "score": 5.0},
+        6: {"loss": 6.0, "norm": 2.0, "loss_since_save": 5.5},
     }
 
 

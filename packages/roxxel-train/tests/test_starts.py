@@ -112,6 +112,17 @@ def test_a_start_whose_row_is_gone_goes_on_after_its_step(tmp_path: Path) -> Non
     assert [start.is_linked for start in run.starts()] == [True, False]
 
 
+def test_a_start_is_not_linked_to_a_row_that_was_changed(tmp_path: Path) -> None:
+    saved, changed = (line("train", 1, loss=loss) for loss in (2.5, 1.5))
+    rows = line("start", 0), changed, line("train", 2)
+    place = len(rows[0] + changed)
+    start = line("start", 1, after=zlib.crc32(saved), at=place)
+
+    run = write(tmp_path, *rows, start, line("train", 2, again=True))
+
+    assert [start.is_linked for start in run.starts()] == [True, False]
+
+
 @pytest.mark.parametrize(
     "start",
     [
