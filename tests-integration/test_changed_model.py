@@ -297,11 +297,12 @@ def test_commands_show_what_a_run_s_checkpoints_hold(
     checkpoints = trained / "checkpoints"
 
     assert main(["ckpt", "ls", str(checkpoints)]) == 0
-    assert main(["ckpt", "show", str(checkpoints)]) == 0
+    step = max(int(x.name) for x in checkpoints.iterdir() if x.name.isdigit())
+    assert main(["ckpt", "ls", f"{checkpoints}@{step}"]) == 0
     shown = capsys.readouterr().out
     assert "newest" in shown
     assert "model/blocks/1/kernel" in shown
 
     assert main(["ckpt", "ls", str(trained)]) == 0
-    assert main(["ckpt", "show", str(trained)]) == 0
+    assert main(["ckpt", "ls", f"{trained}@{step}"]) == 0
     assert capsys.readouterr().out == shown

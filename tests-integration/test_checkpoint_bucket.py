@@ -217,15 +217,13 @@ def test_the_command_reads_buckets(
     code, text = said("ls", of_run)
     assert code == 0
     assert re.search(r"1 +2 .*\n +2 +1 +newest, best ", text)
-    code, text = said("show", run.url)
+    code, text = said("ls", f"{run.url}@2")
     assert text.startswith(f"{run.url}/2\n  loss = 1\n")
     code, text = said("diff", "--values", f"{run.url}/1", f"{run.url}/2")
     assert "! model/weights: 512 of 512 values differ, by up to" in text
     code, text = said("verify", of_run)
     assert (code, text) == (0, f"{run.url}/1: sound\n{run.url}/2: sound\n")
-    code, text = said(
-        "export", f"{run.url}/2", "--safetensors", str(tmp_path / "model.safetensors")
-    )
+    code, text = said("export", f"{run.url}/2", str(tmp_path / "model.safetensors"))
     assert code == 0
     assert (tmp_path / "model.safetensors").stat().st_size > 64 * 8 * 4
     flip(run.chunk(1))

@@ -233,6 +233,6 @@ def test_story_of_a_new_user(tmp_path: Path, compilation_cache: Path) -> None:
 
     # Export, and load in a script.
     (tmp_path / "hf").mkdir()
-    user.roxxel("ckpt export runs/a --safetensors hf/model.safetensors")
+    user.roxxel("ckpt export runs/a hf/model.safetensors")
     (tmp_path / "script.py").write_text(SCRIPT)
     assert user.python("script.py") == "(2, 24, 400)\n"

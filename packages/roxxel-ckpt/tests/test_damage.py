@@ -352,7 +352,7 @@ def test_a_description_with_wrong_values_is_damage(
     commit.write_text(description.sealed({**body, **values}))
 
     assert main(["ls", str(tmp_path)]) == 0
-    assert main(["show", f"{tmp_path}@2"]) == 1
+    assert main(["ls", f"{tmp_path}@2"]) == 1
     assert checkpointer(tmp_path).restore() == 1
 
 

@@ -29,7 +29,7 @@ def exported(folder: Path, model: Any, optimizer: Any, *options: str) -> Path:
     with Checkpointer(folder / "checkpoints", model, optimizer) as saving:
         saving.save(3, {"loss": 0.5})
     target = folder / "model.safetensors"
-    command = ["export", str(folder), "--safetensors", str(target), *options]
+    command = ["export", str(folder), str(target), *options]
     assert main(command) == 0
     return target
 
@@ -143,7 +143,7 @@ def test_an_export_carries_what_a_program_adds(tmp_path: Path) -> None:
         return {"note": json.dumps([folder, step, dict(extra)])}
 
     target = tmp_path / "again.safetensors"
-    command = ["export", str(tmp_path), "--safetensors", str(target)]
+    command = ["export", str(tmp_path), str(target)]
     assert main(command, describe=describe) == 0
 
     folder = str(tmp_path / "checkpoints")
@@ -157,9 +157,9 @@ def test_a_step_of_a_folder_is_named_by_its_number(
         save_all(saving, 1, 2)
     folder = tmp_path / "run"
 
-    for command in ("show", "verify"):
+    for command in ("ls", "verify"):
         for name in (f"{folder}@1", f"{folder}/checkpoints@1"):
             assert main([command, name]) == 0
             assert f"{folder}/checkpoints/1" in capsys.readouterr().out
-    assert main(["show", f"{folder}@7"]) == 1
+    assert main(["ls", f"{folder}@7"]) == 1
     assert "has no step 7; it holds steps 1, 2" in capsys.readouterr().err

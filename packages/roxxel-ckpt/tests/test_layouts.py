@@ -49,7 +49,7 @@ def refused(step: Path, capsys: pytest.CaptureFixture[str]) -> str:
         checkpointer(step.parent).restore(1)
     out = step.parent.parent / "out.safetensors"
     assert cli.main(["verify", str(step)]) == 3
-    assert cli.main(["export", str(step), "--safetensors", str(out)]) == 1
+    assert cli.main(["export", str(step), str(out)]) == 1
     said = capsys.readouterr()
     assert "DAMAGED" in said.out
     assert "cannot be exported" in said.err
@@ -110,7 +110,7 @@ def test_a_description_that_differs_from_its_layout_is_damage(
     out = step.parent / "out"
 
     assert cli.main(["verify", str(step)]) == 3
-    assert cli.main(["export", str(step), "--safetensors", str(out)]) == 1
+    assert cli.main(["export", str(step), str(out)]) == 1
 
     assert "int64[1000000000000]" in capsys.readouterr().out
 
@@ -159,7 +159,7 @@ def test_what_no_memory_holds_is_not_read(
     )
     out = step.parent / "out"
 
-    assert cli.main(["export", str(step), "--safetensors", str(out)]) == 1
+    assert cli.main(["export", str(step), str(out)]) == 1
 
     assert f"float32[{10**12}, 8]" in capsys.readouterr().err
     assert not out.exists()

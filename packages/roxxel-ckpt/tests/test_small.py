@@ -215,7 +215,7 @@ def test_steps_are_compared_shown_and_exported_with_their_small_leaves(
     assert cli.main(command) == 3
     assert "Leaf 5" in capsys.readouterr().out
     out = tmp_path / "out.safetensors"
-    command = ["export", f"{tmp_path}@2", "--safetensors", str(out), "--all"]
+    command = ["export", f"{tmp_path}@2", str(out), "--all"]
     assert cli.main(command) == 0
     data = out.read_bytes()
     size = int.from_bytes(data[:8], "little")

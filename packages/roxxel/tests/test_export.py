@@ -23,7 +23,7 @@ def test_a_run_is_exported_and_read_into_a_model(tmp_path: Path) -> None:
     run, target = config.parent / "run", tmp_path / "model.safetensors"
 
     for name, step, steps in ((str(run), 8, "steps = 4"), (f"{run}@6", 6, "steps = 2")):
-        assert main(["ckpt", "export", name, "--safetensors", str(target)]) == 0
+        assert main(["ckpt", "export", name, str(target)]) == 0
 
         first = make_model(parse_config(config.read_text(), config))
         carried = import_safetensors(target, first)
@@ -55,7 +55,7 @@ def test_the_tokenizer_of_the_primary_corpus_is_named(tmp_path: Path) -> None:
     assert main(["train", str(config)]) == 0
 
     target = tmp_path / "model.safetensors"
-    command = ["ckpt", "export", str(tmp_path / "run"), "--safetensors", str(target)]
+    command = ["ckpt", "export", str(tmp_path / "run"), str(target)]
     assert main(command) == 0
 
     model = make_model(parse_config(config.read_text(), config))

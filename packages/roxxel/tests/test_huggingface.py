@@ -75,7 +75,7 @@ def export(config: LlamaConfig, folder: Path) -> Llama:
         checkpointer.save(1)
     (folder / "hf").mkdir()
     step, file = folder / "checkpoints" / "1", folder / "hf" / "model.safetensors"
-    assert main(["ckpt", "export", str(step), "--safetensors", str(file)]) == 0
+    assert main(["ckpt", "export", str(step), str(file)]) == 0
     write_config(config, folder / "hf")
     return model
 

@@ -42,8 +42,8 @@ class Told:
         entries: The entries of all other sections, such as `Args`, by name.
 
     Example:
-        >>> Told("Show a step.", ["runs/first@10"], {"step": "The step."}).text
-        'Show a step.'
+        >>> Told("Verify a step.", ["runs/first@10"], {"step": "The step."}).text
+        'Verify a step.'
     """
 
     text: str
@@ -55,16 +55,16 @@ def told(act: Callable[..., Any]) -> Told:
     """Read the docstring of a command.
 
     Example:
-        >>> def show(step: str) -> None:
-        ...     '''Show a step.
+        >>> def verify(step: str) -> None:
+        ...     '''Verify a step.
         ...
         ...     Args:
         ...         step: The step.
         ...
         ...     Example:
-        ...         roxxel ckpt show runs/first@10
+        ...         roxxel ckpt verify runs/first@10
         ...     '''
-        >>> told(show).examples, told(show).entries
+        >>> told(verify).examples, told(verify).entries
         (['runs/first@10'], {'step': 'The step.'})
     """
     act = function_of(act)

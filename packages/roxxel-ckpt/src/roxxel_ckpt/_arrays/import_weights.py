@@ -50,7 +50,7 @@ def import_safetensors(
         >>> model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
         >>> with Checkpointer("run/checkpoints", model) as checkpointer:
         ...     _ = checkpointer.save(10)
-        >>> cli.main(["export", "run", "--safetensors", "model.safetensors"])
+        >>> cli.main(["export", "run", "model.safetensors"])
         model.safetensors: 2 arrays, 208 B
         0
         >>> import_safetensors("model.safetensors", model)["step"]

@@ -148,7 +148,7 @@ def _live_names(
         raise CheckpointMismatchError(
             f"rename has {sorted(_bare(name) for name in unused)}, which the model in "
             "the checkpoint lacks",
-            f"use paths that `{roxxel_command('ckpt show')}` prints",
+            f"use paths that `{roxxel_command('ckpt ls FOLDER@STEP')}` prints",
         )
     for name in saved:
         if name.startswith("optimizer/") and endings:

@@ -1,4 +1,4 @@
-"""The `roxxel-ckpt` command: list, show, compare, verify and export checkpoints.
+"""The `roxxel-ckpt` command: list, compare, verify, export and delete checkpoints.
 
 The command uses no accelerator. `roxxel_store.command.EXIT_CODES` says what the exit
 codes mean.
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from roxxel_store import check_output
 from roxxel_store.amounts import aligned, short_size
@@ -35,6 +35,7 @@ from roxxel_ckpt._named_steps import (
     named_for_deletion,
     named_step,
     named_steps,
+    names_step,
 )
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
@@ -110,41 +111,40 @@ def parser(
     checking = partial(verify, logged=logged)
     exporting = partial(export, describe=describe)
     return CommandParser.of(
-        [ls, show, diff, checking, exporting, delete],
+        [ls, diff, checking, exporting, delete],
         "roxxel-ckpt",
         prog=prog,
-        description="List, show, compare, verify and export checkpoints, without an "
+        description="List, compare, verify and export checkpoints, without an "
         "accelerator.",
     )
 
 
-def ls(
-    folder: str = ".",
-    *,
-    metric: Annotated[str | None, "NAME"] = None,
-    mode: Literal["min", "max"] | None = None,
-    json_: bool = False,
-) -> None:
-    """List the steps of a folder.
+def ls(folder: Annotated[str, "FOLDER[@STEP]"] = ".", *, json_: bool = False) -> None:
+    """List the steps of a folder, or the arrays of a step.
 
-    Each line has the metric that ranks the steps, then whether the step is the newest
-    or the best, its size, its time, and further metrics.
+    The line of a step has the metric that ranks the steps (the recorded one, else
+    eval_loss, loss_since_save or loss), then whether the step is the newest or the
+    best, its size, its time, and further metrics. For FOLDER@STEP, every array is
+    listed with its dtype, shape and size, after the step's metrics and versions.
 
     Args:
-        folder: Folder of checkpoints or of a run (default: this folder).
-        metric: The metric that ranks the steps (default: the recorded metric, else
-            eval_loss, loss_since_save or loss).
-        mode: Whether lower or higher is better (default: as recorded, else min).
-        json_: Print one JSON object per step.
+        folder: Folder of checkpoints or of a run, or one of its steps (default: this
+            folder).
+        json_: Print one JSON object for each step; that of FOLDER@STEP has all that was
+            saved as `extra`.
 
     Example:
         roxxel ckpt ls runs/first
+        roxxel ckpt ls runs/first@1000
     """
+    if names_step(folder):
+        _show(named_step(folder), is_json=json_)
+        return
     place = named_folder(folder)
     found = descriptions(place, [])
     if not found:
         raise holds_none(place)
-    retention = Retention(best_metric=metric, best_mode=mode)
+    retention = Retention()
     best = retention.ranked(found)[:1]
     marks = {
         step: ["newest"] * (step == max(found)) + ["best"] * (step in best)
@@ -219,21 +219,10 @@ def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
     return [] if is_whole else ["damaged"]
 
 
-def show(step: StepName, *, json_: bool = False) -> None:
-    """Show the metrics, the versions and the arrays of a step.
-
-    Every array is listed with its dtype, shape and size.
-
-    Args:
-        step: The step.
-        json_: Print one JSON object, with all that was saved as `extra`.
-
-    Example:
-        roxxel ckpt show runs/first@1000
-    """
-    found = named_step(step)
+def _show(found: Step, *, is_json: bool) -> None:
+    """Print the metrics, the versions and the arrays of a step."""
     description, leaves = described_whole(found)
-    if json_:
+    if is_json:
         say(json.dumps(_step_json(found, description, leaves)))
         return
     say(found.location)
@@ -287,7 +276,6 @@ def diff(
     b: StepName,
     *,
     values: bool = False,
-    ignore: Sequence[Annotated[str, "NAME"]] = (),
 ) -> None:
     """Compare two steps, leaf by leaf.
 
@@ -300,7 +288,6 @@ def diff(
         b: The second step.
         values: Compare the values of the arrays too (default: names, shapes and
             dtypes).
-        ignore: Leave out a value that must differ, such as extra.run; repeatable.
 
     Raises:
         Found: The steps differ.
@@ -319,7 +306,7 @@ def diff(
         lines += [
             f"! {name}: {left.get(name, 'absent')} -> {right.get(name, 'absent')}"
             for name in {**left, **right}
-            if left.get(name) != right.get(name) and name not in ignore
+            if left.get(name) != right.get(name)
         ]
     same = len(report.restored)
     if values:
@@ -393,8 +380,8 @@ def _fault(step: Step, logged: Logged | None) -> str | None:
 
 def export(
     step: StepName,
+    file: Path,
     *,
-    safetensors: Annotated[Path, "FILE"],
     subtree: Annotated[str | None, "PATH"] = None,
     all_: bool = False,
     describe: Describe | None,
@@ -403,16 +390,16 @@ def export(
 
     Args:
         step: The step.
-        safetensors: The file to write.
+        file: The file to write.
         subtree: The part to write of a state that save(state=) was given, such as
             params (default: the model).
         all_: Write every part, with full leaf names.
         describe: As for `main`.
 
     Example:
-        roxxel ckpt export runs/first@1000 --safetensors model.safetensors
+        roxxel ckpt export runs/first@1000 model.safetensors
     """
-    check_output(safetensors)
+    check_output(file)
     found = named_step(step)
     with sound(found, "exported") as directory:
         from roxxel_ckpt._arrays.export import export_safetensors
@@ -428,8 +415,8 @@ def export(
         if describe is not None:
             folder, extra = found.location.rpartition("/")[0], description.extra or {}
             carried |= describe(folder, found.number, extra)
-        num_bytes = export_safetensors(directory, leaves, names, safetensors, carried)
-    say(f"{safetensors}: {len(names)} arrays, {short_size(num_bytes)}")
+        num_bytes = export_safetensors(directory, leaves, names, file, carried)
+    say(f"{file}: {len(names)} arrays, {short_size(num_bytes)}")
 
 
 def _exported_names(

@@ -65,7 +65,7 @@ _OF_PREPARE = {"write", "scan"}
 
 PASSED_ON = {
     "format": "inspect, verify, print, copy and clean corpora",
-    "ckpt": "list, show, compare, verify and export checkpoints",
+    "ckpt": "list, compare, verify, export and delete checkpoints",
 }
 """Help of commands that parse their own options. `roxxel_x.cli.main` runs `x`."""
 
