@@ -114,7 +114,7 @@ def test_audit_of_a_killed_run_continued_by_one_process_is_equal(
     assert "resumed from step" in told
     assert "done: 16 of 16 steps" in shown
 
-    audit = [sys.executable, "-m", "roxxel", "audit", "run"]
+    audit = [sys.executable, "-m", "roxxel", "verify", "--data", "run"]
     done = forked.run(audit, cwd=project, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")

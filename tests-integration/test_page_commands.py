@@ -162,13 +162,13 @@ def test_run_of_a_config_answers_and_branches(
     capsys.readouterr()
 
     printed: dict[str, str] = {}
-    for start in ("sample runs/first", "show runs", "where runs", "audit runs"):
+    for start in ("sample runs/first", "show runs", "where runs", "verify runs"):
         assert main(shown("model.md", start)) == 0
         printed[start.split()[0]] = capsys.readouterr().out
     assert printed["sample"].startswith("def ")
     assert printed["show"].startswith("step 9: ")
     assert "epoch 0: step 0 row 1 " in printed["where"]
-    assert "68" in printed["audit"]
+    assert "68" in printed["verify"]
 
     assert main(shown("resume.md", "train first.toml --branch")) == 0
     assert "of 72 steps" in capsys.readouterr().out

@@ -112,8 +112,11 @@ def test_every_command_shows_the_name_and_takes_no_other(
     assert place.startswith("web tokens [")
     tokens = said(capsys, "where", run, "--tokens", "web:[0,9)", "--json")
     assert json.loads(tokens)["source"] == "web"
-    said(capsys, "audit", run, "--source", f"web={project}/web_*.rox")
-    assert main(["audit", str(run), "--source", f"self={project}/web_*.rox"]) == 1
+    said(capsys, "verify", "--data", run, "--source", f"web={project}/web_*.rox")
+    assert (
+        main(["verify", "--data", str(run), "--source", f"self={project}/web_*.rox"])
+        == 1
+    )
     assert "the run has no source 'self'" in capsys.readouterr().err
     assert main(["where", str(run), "--document", "docs:1"]) == 1
     assert "its sources are 'web', 'code'" in capsys.readouterr().err
@@ -137,7 +140,7 @@ def test_a_run_keeps_the_name_of_its_primary(
 
     assert "primary is named 'web' instead of 'self'" in capsys.readouterr().err
     assert (project / "run" / "metrics.jsonl").read_bytes() == before
-    said(capsys, "audit", project / "run")
+    said(capsys, "verify", "--data", project / "run")
     assert open_run(project / "run").primary == "self"
     facts = read_facts(project / "run")
     for series in (facts.losses_by_source, facts.tokens_by_source, facts.shares):

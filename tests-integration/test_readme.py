@@ -86,7 +86,7 @@ def test_commands_of_the_table_run_on_the_run_of_the_quickstart(
         printed[line.split()[1]] = done.stdout + done.stderr
 
     assert list(printed) == [
-        *("quickstart", "plan", "train", "show", "where", "audit", "report"),
+        *("quickstart", "plan", "train", "show", "where", "verify", "report"),
     ]
     assert "12 steps" in printed["plan"]
     assert "complete" in printed["train"]

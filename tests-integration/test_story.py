@@ -229,7 +229,9 @@ def test_story_of_a_new_user(tmp_path: Path, compilation_cache: Path) -> None:
         assert {f"eval_loss/{name}" for name in ("code", "prose", "topics")} <= set(row)
     for pattern in ("wandb/offline-run-*/*.wandb", "tensorboard/*tfevents*"):
         assert [file for file in run.glob(pattern) if file.stat().st_size] != []
-    assert "the corpora hold what the run was fed" in user.roxxel("audit runs/a")
+    assert "the corpora hold what the run was fed" in user.roxxel(
+        "verify --data runs/a"
+    )
 
     # Export, and load in a script.
     (tmp_path / "hf").mkdir()

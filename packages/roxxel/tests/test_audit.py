@@ -1,4 +1,4 @@
-"""`roxxel audit`: the corpora hold what a run was fed, or the steps that differ."""
+"""`roxxel verify --data`: the corpora hold what a run was fed, or steps differ."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sound_run_is_one_line(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["audit", str(trained / "run")]) == 0
+    assert main(["verify", "--data", str(trained / "run")]) == 0
     said = capsys.readouterr()
     assert said.out == "40 steps: the corpora hold what the run was fed\n"
     assert said.err == ""
@@ -68,10 +68,10 @@ def test_the_checkpoint_of_another_run_is_named(
     shutil.rmtree(run / "checkpoints" / "40")
     shutil.copytree(tmp_path / "other/checkpoints/40", run / "checkpoints" / "40")
 
-    assert main(["audit", str(run)]) == 3
+    assert main(["verify", "--data", str(run)]) == 3
     (run / "run.json").unlink()  # as if a loop of its own had written the log
-    assert main(["audit", str(run)]) == 3
-    assert main(["audit", str(run), "--steps", "0:9"]) == 0
+    assert main(["verify", "--data", str(run)]) == 3
+    assert main(["verify", "--data", str(run), "--steps", "0:9"]) == 0
     assert main(["ckpt", "verify", str(run)]) == 3
 
     said = capsys.readouterr().out.splitlines()
@@ -94,23 +94,26 @@ def test_a_mask_that_was_replaced_is_named(
         tmp_path / "run",
         fields=("tokens", "loss_mask"),
     ).run()
-    assert main(["audit", str(tmp_path / "run")]) == 0
+    assert main(["verify", "--data", str(tmp_path / "run")]) == 0
     ones = np.ones(web.num_tokens, np.uint8)
     web.write_column("loss_mask", ones, exist="replace")
     capsys.readouterr()
 
-    assert main(["audit", str(tmp_path / "run")]) == 1
+    assert main(["verify", "--data", str(tmp_path / "run")]) == 1
     assert "the column 'loss_mask' of source 'self' had" in capsys.readouterr().err
 
 
 def test_a_part_of_the_run_can_be_chosen(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["audit", str(trained / "run"), "--steps", "12:13", "--json"]) == 0
+    assert (
+        main(["verify", "--data", str(trained / "run"), "--steps", "12:13", "--json"])
+        == 0
+    )
     found = {"num_steps": 10, "differences": [], "checkpoints": []}
     assert json.loads(capsys.readouterr().out) == found
 
-    assert main(["audit", str(trained / "run"), "--sample", "2"]) == 0
+    assert main(["verify", "--data", str(trained / "run"), "--sample", "2"]) == 0
     assert capsys.readouterr().out.startswith("20 steps: ")
 
 
@@ -128,7 +131,7 @@ def test_a_flipped_token_names_the_steps(
     shard.write_bytes(data)
 
     source = f"self={moved}/web_*.rox"
-    assert main(["audit", str(trained / "run"), "--source", source]) == 3
+    assert main(["verify", "--data", str(trained / "run"), "--source", source]) == 3
 
     said = capsys.readouterr()
     assert "steps 20 to 29 differ; " in said.out
@@ -158,7 +161,7 @@ def test_what_cannot_be_compared_is_one_sentence(
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["audit", str(trained / "run"), *arguments]) == 1
+    assert main(["verify", "--data", str(trained / "run"), *arguments]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -170,7 +173,7 @@ def test_a_run_without_a_row_has_nothing_to_compare(
     start, *_ = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text(start)
 
-    assert main(["audit", str(run)]) == 1
+    assert main(["verify", "--data", str(run)]) == 1
 
     assert capsys.readouterr().err == (
         f"roxxel: {run}: there are no metrics rows, so there is nothing to compare; "
@@ -181,5 +184,5 @@ def test_a_run_without_a_row_has_nothing_to_compare(
 @pytest.mark.parametrize("arguments", [["--steps", "3:3"], ["--sample", "0"]])
 def test_a_wrong_number_shows_the_usage(trained: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["audit", str(trained / "run"), *arguments])
+        main(["verify", "--data", str(trained / "run"), *arguments])
     assert ended.value.code == 2

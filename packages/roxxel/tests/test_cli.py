@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 COMMANDS = [
-    *("quickstart", "plan", "train", "ls", "show", "where", "audit", "report"),
+    *("quickstart", "plan", "train", "ls", "show", "where", "verify", "report"),
     "sample",
 ]
 
@@ -135,7 +135,7 @@ def test_the_name_of_a_group_alone_shows_its_commands(
     assert (stop.value.code, shown.out) == (2, "")
     assert shown.err.startswith(f"usage: roxxel {name} ")
     for command in commands:
-        assert f"\n    {command} " in shown.err
+        assert f"\n  {command} " in shown.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -90,7 +90,7 @@ def test_plan_diff_and_audit_know_what_is_withdrawn(
 
     plan = " ".join(said(capsys, "plan", same).split())
     diff = said(capsys, "plan", same, "--diff", project / "run")
-    sound = said(capsys, "audit", project / "run")
+    sound = said(capsys, "verify", "--data", project / "run")
 
     assert f"from step {since(project)} on, 256 tokens of self are withdrawn" in plan
     assert "withdrawn" not in diff

@@ -606,7 +606,7 @@ def test_a_forged_digest_is_a_difference_that_the_corpora_do_not_explain(
     first = diff(one, other).differences[0]
 
     assert (first.kind, first.step) == ("data", 4)
-    assert "roxxel audit" in first.reasons[-1]
+    assert "roxxel verify --data" in first.reasons[-1]
 
 
 def test_skipped_updates_and_rates_are_named_before_the_losses(

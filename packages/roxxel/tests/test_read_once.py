@@ -46,7 +46,7 @@ def test_a_command_opens_no_file_of_a_run_again_and_again(tmp_path: Path) -> Non
     commands = [
         ["ls", "run"],
         ["report", "run", "--out", "page.html"],
-        ["audit", "run"],
+        ["verify", "--data", "run"],
         ["show", "run", "--step", "1"],
         ["where", "run", "--document", "code:1"],
         ["replay", "run", "--without", "self:0", "--step", "1"],
@@ -62,14 +62,14 @@ def test_a_command_opens_no_file_of_a_run_again_and_again(tmp_path: Path) -> Non
     for command, counts in found.items():
         for path, number in counts.items():
             # One pass over the log finds what is the result, another one reads it. The
-            # head of a shard is read before the shard is mapped; an audit also reads
+            # head of a shard is read before the shard is mapped; verify also reads
             # its checksums.
             most = 2 if path.endswith((".jsonl", ".rox")) else 1
             # What describes an array is as small as a request, and is read where it is
             # checked and where it is used.
             is_layout = path.endswith(("zarr.json", "_METADATA"))
             is_asked = path.startswith("run/") and not is_layout
-            is_corpus = path.endswith(".rox") and command != "audit"
+            is_corpus = path.endswith(".rox") and command != "verify"
             if is_asked or is_corpus:
                 assert number <= most, (command, path, number)
 

@@ -90,7 +90,7 @@ def own_steps(folder: Path) -> None:
 def test_checkpoints_of_the_loop_beside_the_log_change_no_answer(
     run: Path, save: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [("audit", str(run)), ("show", str(run), "--step", "last")]
+    words = [("verify", "--data", str(run)), ("show", str(run), "--step", "last")]
     words.append(("where", str(run), "--document", "self:0"))
     before = [said(capsys, *each) for each in words]
 
@@ -123,13 +123,13 @@ def test_result_of_a_resumed_loop_has_every_step_once(tmp_path: Path) -> None:
 def test_a_changed_row_is_found_by_audit(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said(capsys, "audit", str(run))
+    said(capsys, "verify", "--data", str(run))
     log = run / METRICS
     lines = log.read_text().splitlines()
     row = json.loads(lines[2])
     lines[2] = json.dumps({**row, "digest": "0" * 16})
     log.write_text("\n".join(lines) + "\n")
 
-    text = said(capsys, "audit", str(run), code=3)
+    text = said(capsys, "verify", "--data", str(run), code=3)
 
     assert "step 1 differs" in text

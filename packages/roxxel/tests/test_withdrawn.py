@@ -92,7 +92,7 @@ def test_show_marks_the_masked_tokens_of_trained_steps(
         assert mask.all() == (step < 4)
     text = said(capsys, "show", project / "run", "--step", 5)
     assert "  masked, so not learned: tokens [" in text
-    assert main(["audit", str(project / "run")]) == 0
+    assert main(["verify", "--data", str(project / "run")]) == 0
 
 
 def test_a_missing_file_of_documents_is_one_sentence(

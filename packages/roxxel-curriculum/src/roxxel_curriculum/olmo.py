@@ -157,7 +157,7 @@ class StepLoader(_loading.DataLoaderBase):
 
 @dataclass
 class StepRecorder(_callbacks.Callback):
-    """Writes the log of a run, for `roxxel ls`, `report`, `show`, `where` and `audit`.
+    """Writes the log of a run, for `roxxel ls`, `report`, `show`, `where`, `verify`.
 
     Each row has the digest of what all ranks of the trainer got, and the loss.
 

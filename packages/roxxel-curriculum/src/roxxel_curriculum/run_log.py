@@ -73,9 +73,9 @@ and an uninterrupted run have the same values in all other fields."""
 class RunLog:
     """Writes the log of a run from your own loop, in one process.
 
-    Then `roxxel ls`, `report`, `show`, `where` and `audit` answer about your run, and
-    `roxxel.open_run` opens it. If several processes train, one of them writes the log,
-    and the others send it what they read.
+    Then `roxxel ls`, `report`, `show`, `where` and `verify --data` answer about your
+    run, and `roxxel.open_run` opens it. If several processes train, one of them writes
+    the log, and the others send it what they read.
 
     Args:
         folder: Folder of the log. It holds no log yet, or the log of a run that a

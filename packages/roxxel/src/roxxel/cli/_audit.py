@@ -1,4 +1,4 @@
-"""`roxxel audit`: compares the batches on which a run trained with its corpora."""
+"""`roxxel verify --data`: compares what a run was fed with its corpora."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import RunName, Sources, opened
-from roxxel.cli._words import AtLeast1, Json, Steps
+from roxxel.cli._runs import Sources, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,31 +22,12 @@ if TYPE_CHECKING:
 
 
 def audit(
-    run: RunName,
-    *,
-    source: Sources = (),
-    json_: Json = False,
-    steps: Steps = None,
-    sample: AtLeast1 | None = None,
+    run: str, source: Sources, steps: range | None, sample: int | None, *, is_json: bool
 ) -> None:
-    """Compare the batches that a run trained with its corpora.
-
-    Reads the batches again, and compares their digests with those in metrics.jsonl,
-    which the devices computed from the tokens that they received. A difference is a
-    range of steps between two rows of the log. If a block does not match its checksum,
-    the output also names each step that reads the block. Then the digest of the state
-    in each checkpoint is compared with the one that the run logged when it saved.
-
-    Args:
-        steps: Compare only intervals between rows of the log that contain one of the
-            steps A to B - 1.
-        sample: Compare only N intervals between rows, the same at every call.
+    """Compare what a run was fed with its corpora, and its saves with its log.
 
     Raises:
         Found: A batch or a checkpoint differs.
-
-    Example:
-        roxxel audit runs/first
     """
     from roxxel_train.audit import audit as compared
 
@@ -69,7 +49,7 @@ def audit(
         except (ValueError, IndexError) as error:
             raise RunFolderError(f"{run}: {error}") from error
     strange = [*_strange_checkpoints(opened_run, steps)]
-    _show(result, strange, is_json=json_)
+    _show(result, strange, is_json=is_json)
     if strange:
         raise Found(
             f"{run}: {len(strange)} checkpoints are not those that its log "

@@ -11,6 +11,7 @@ from typing import Annotated
 from roxxel_store.command import Found, check_one
 from roxxel_store.screen import note, say
 
+from roxxel.cli._audit import audit
 from roxxel.cli._launch import (
     Launch,
     connect,
@@ -26,6 +27,7 @@ from roxxel.cli._words import AtLeast1, Json, Steps, tell
 def verify(
     run: RunName | None = None,
     *,
+    data: bool = False,
     steps: Steps = None,
     sample: AtLeast1 | None = None,
     receipt: Annotated[str | None, "FILE"] = None,
@@ -45,9 +47,15 @@ def verify(
     there, and where the machine or software is another than that of the run.
 
     Args:
+        data: Train nothing, in seconds to minutes: read the batches again, and compare
+            their digests with those in metrics.jsonl, which the devices computed from
+            the tokens that they received. A block that does not match its checksum is
+            named, with each step that reads it. Then the digest of the state in each
+            checkpoint is compared with the one that the run logged at the save.
         steps: Verify the steps A to B - 1 (default: from the first checkpoint that the
-            run has kept).
-        sample: Verify N intervals between checkpoints, the same at every call.
+            run has kept; with --data all steps).
+        sample: Verify N intervals between checkpoints, or with --data between rows of
+            the log, the same at every call.
         receipt: Write what came out into this file, for --check.
         check: Verify the intervals of this receipt again, and compare everything that
             the receipt says; RUN says where the run is now.
@@ -57,13 +65,18 @@ def verify(
         Found: Something differs.
 
     Example:
+        roxxel verify runs/first --data
         roxxel verify runs/first --steps 100:120
         roxxel verify runs/first --sample 2 --receipt receipt.json
         roxxel verify runs/first --check receipt.json
     """
     check_one({"--steps": steps, "--sample": sample})
     given = {"--steps": steps, "--sample": sample, "--receipt": receipt}
-    check_alone(check, run, given)
+    check_alone(check, run, given | {"--data": data})
+    if data:
+        check_one({"--receipt": receipt, "--data": data})
+        audit(str(run), source, steps, sample, is_json=json_)
+        return
     if launch.starts_several:
         run_several(launch, typed)
         return

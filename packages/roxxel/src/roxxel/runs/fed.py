@@ -126,7 +126,7 @@ def _compare_tokens(search: _Search, num_steps: int, digests: Digests) -> Fed:
     if digests.other is not None:
         why = unread or (
             "the corpora give both runs the same tokens now, so one of them was fed "
-            "others; ask `roxxel audit` which"
+            "others; ask `roxxel verify --data` which"
         )
         parting = _by_digest(digests.equal, *digests.other, [*search.reasons, why])
         return Fed((parting,), digests.equal, "")
