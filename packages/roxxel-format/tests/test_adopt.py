@@ -288,3 +288,16 @@ def test_a_pattern_over_two_corpora_names_them_and_not_adopt(tmp_path: Path) -> 
 
     assert "c_*.rox and 1 more; open a corpus by its own pattern" in str(caught.value)
     assert "adopt" not in str(caught.value)
+
+
+def test_files_of_an_interrupted_write_are_not_said_to_be_of_a_corpus_beside_it(
+    tmp_path: Path,
+) -> None:
+    Roxxel(tmp_path / "c_valid_*.rox").write([[1]], dtype="uint8", separator=None)
+    bare(tmp_path, ["c_00000.rox"])
+
+    with pytest.raises(ShardError) as caught:
+        _ = Roxxel(tmp_path / "c_*.rox").num_tokens
+
+    assert "c_valid" not in str(caught.value)
+    assert "c_00000.rox are all of it; if a write is in progress" in str(caught.value)

@@ -49,17 +49,18 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
             "open this file, or pass a list of the files to read them as one corpus"
         )
     owners = owners_of(found)
-    if owners:
-        # To adopt these files would join corpora, such as training and held-out text.
+    bare = [path for path in found if path not in owners]
+    if not bare:
+        patterns = [*dict.fromkeys(owners.values())]
         return ShardError(
             f"{filepath}: has no manifest, and {found[0]} belongs to the corpus "
-            f"{owners[0]}{_and_more(owners)}; open a corpus by its own pattern"
+            f"{patterns[0]}{_and_more(patterns)}; open a corpus by its own pattern"
         )
-    more = _and_more(found)
+    more = _and_more(bare)
     where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
     command = roxxel_command(f'format verify "{where}" --adopt')
     return ShardError(
-        f"{filepath}: has no manifest, so nothing says whether {found[0]}{more} are "
+        f"{filepath}: has no manifest, so nothing says whether {bare[0]}{more} are "
         "all of it; if a write is in progress or was interrupted, wait for it or "
         f"repeat it; else run `{command}`, which verifies them and writes one, or pass "
         "a list of the files to read"

@@ -272,7 +272,7 @@ def name_to_write(
             "other names, or a locale such as LC_ALL=C.UTF-8"
         ) from error
     if name.manifest is None:
-        for pattern in owners_of([str(name.single)]):
+        for pattern in owners_of([str(name.single)]).values():
             raise ValueError(
                 f"{name.single}: is a shard of the corpus {pattern!r}; write to the "
                 "pattern, in quotes so that the shell does not expand it"
@@ -280,21 +280,23 @@ def name_to_write(
     return name
 
 
-def owners_of(paths: Iterable[str]) -> list[str]:
-    """Return the patterns of the corpora whose manifests name one of these files.
+def owners_of(paths: Iterable[str]) -> dict[str, str]:
+    """Return the pattern of the corpus to which each file belongs.
 
-    A file's name alone does not tell: `c_20240101.rox` may be a corpus of one file.
+    Files that no manifest beside them names are left out. A file's name alone does not
+    tell: `c_20240101.rox` may be a corpus of one file.
     """
     folders: dict[Path, list[tuple[CorpusName, set[bytes]]]] = {}
-    found: dict[str, None] = {}
-    for path in map(Path, paths):
-        if path.parent not in folders:
-            manifests = manifests_in(path.parent)
-            folders[path.parent] = [(_of_manifest(m), _texts_in(m)) for m in manifests]
-        for corpus, texts in folders[path.parent]:
-            if quoted(path.name) in texts:
-                found[corpus.pattern] = None
-    return list(found)
+    found: dict[str, str] = {}
+    for path in paths:
+        file = Path(path)
+        if file.parent not in folders:
+            manifests = manifests_in(file.parent)
+            folders[file.parent] = [(_of_manifest(m), _texts_in(m)) for m in manifests]
+        for corpus, texts in folders[file.parent]:
+            if quoted(file.name) in texts:
+                found[path] = corpus.pattern
+    return found
 
 
 def quoted(name: str) -> bytes:

@@ -215,7 +215,7 @@ def _paths(paths: Corpus) -> str | Corpus:
     If the files belong to two corpora, an unquoted pattern probably matched a held-out
     corpus too, so a note says that they are read as one.
     """
-    owners = owners_of(paths) if len(paths) > 1 else []
+    owners = sorted({*owners_of(paths).values()}) if len(paths) > 1 else []
     if len(owners) > 1:
         note(
             f"note: these files are shards of {' and '.join(map(repr, owners))}, read "
