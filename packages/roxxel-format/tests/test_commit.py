@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
+from roxxel_format.cli import main
 
 from .helpers import (
     child_of,
@@ -433,6 +434,25 @@ def test_clean_takes_only_files_of_its_corpus(tmp_path: Path) -> None:
     kept = sorted([*others, f"{shard}.rox", "c_manifest.json"])
     assert names_in(tmp_path) == kept
     assert tokens_of(tmp_path) == [1]
+
+
+def test_a_leftover_that_cannot_be_removed_is_named_and_the_others_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write([[1]], vocab_size=9)
+    stays, goes = (tmp_path / f"c_{'a' * 12}_00000_00{n}.rox" for n in range(2))
+    stays.mkdir()  # No user may unlink a folder.
+    goes.write_bytes(b"")
+
+    assert main(["clean", str(tmp_path / "c_*.rox")]) == 1
+
+    said = capsys.readouterr()
+    assert "removed" not in said.out
+    assert str(stays) in said.err
+    assert said.err.count("\n") == 1
+    assert stays.exists()
+    assert not goes.exists()
 
 
 def test_file_system_without_flock_is_refused(

@@ -207,11 +207,19 @@ class OnDisk:
             check(output.draft)
             output.publish()
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete files in this order; a file that cannot be deleted stays."""
+    def delete(self, names: Iterable[str]) -> OSError | None:
+        """Delete files in this order; a file that cannot be deleted stays.
+
+        Returns:
+            The first error, or None if all the files are gone.
+        """
+        first: OSError | None = None
         for each in names:
-            with contextlib.suppress(OSError):
+            try:
                 (self._folder / each).unlink(missing_ok=True)
+            except OSError as error:
+                first = first or error
+        return first
 
 
 class InBucket:
@@ -325,10 +333,13 @@ class InBucket:
             check(path)
             self._bucket.write_file(name, path)
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; if they cannot be deleted now, they stay."""
-        with contextlib.suppress(OSError):
+    def delete(self, names: Iterable[str]) -> OSError | None:
+        """Delete objects; after an error, which is returned, some of them stay."""
+        try:
             self._bucket.delete(names)
+        except OSError as error:
+            return error
+        return None
 
 
 FilePlace: TypeAlias = OnDisk | InBucket

@@ -231,10 +231,14 @@ class Place:
         """Return the content of a small file; None if there is no such file."""
         return self.files.read(name, MAX_MANIFEST_SIZE)
 
-    def discard(self, names: Iterable[str]) -> None:
-        """Delete files; files that cannot be deleted now stay."""
+    def discard(self, names: Iterable[str]) -> OSError | None:
+        """Delete files; those that cannot be deleted now stay: return the first error.
+
+        Only a command that cleans tells it, because `clean` finds the others later.
+        """
         # Columns first: without its shard, nobody knows whose a column is.
-        self.files.delete(sorted(names, key=lambda each: not each.endswith(".bin")))
+        order = sorted(names, key=lambda each: not each.endswith(".bin"))
+        return self.files.delete(order)
 
     def discard_unlisted(self, names: Iterable[str]) -> None:
         """Delete files of a write that failed, except those that the corpus lists."""
@@ -311,8 +315,13 @@ class Place:
         with self.files.alone(busy) as is_alone:
             if is_alone:  # The write that made the files may have committed them since.
                 found = self._left(abandon=abandon)
-            # In a bucket, a command that is repeated may have committed them since.
-            self.discard_unlisted(found)
+            else:  # So may a command that is repeated; another listing costs more.
+                manifest = self.existing()
+                listed = set[str]() if manifest is None else manifest.file_names()
+                found = [each for each in found if each not in listed]
+            error = self.discard(found)
+        if error is not None:
+            raise error
         return [self.folder + each for each in found]
 
     def _has_files(self) -> bool:
