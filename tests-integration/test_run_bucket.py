@@ -17,6 +17,7 @@ import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, data_state, diff, open_run
+from roxxel_ckpt import Checkpointer
 from roxxel_store.client import Bucket
 from roxxel_store.swap import Writer
 from roxxel_train import RunFolder, RunFolderError
@@ -459,6 +460,29 @@ def test_a_program_that_was_overtaken_at_its_start_saves_nothing(
     told = capsys.readouterr().err
     assert f"{url}/checkpoints: another program on other has begun to save here" in told
     assert manifest(runs, "overtaken") == {"steps": [], "files": {}}
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_program_that_was_overtaken_before_its_restore_keeps_the_log_of_the_other(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has fetched the log, and then stands, perhaps because another process does."""
+    url, check = "s3://data/stood", Checkpointer.check_shared
+    config = runs.config("stood", url)
+
+    def train_elsewhere(checkpointer: Checkpointer, **options: Any) -> None:
+        monkeypatch.setattr(Checkpointer, "check_shared", check)
+        runs.train(config, "other")
+        check(checkpointer, **options)
+
+    monkeypatch.setattr(Checkpointer, "check_shared", train_elsewhere)
+
+    assert train_here(runs, config, monkeypatch) == 1
+
+    told = capsys.readouterr().err
+    assert "has begun to save here" in told
+    rows = losses(RunFolder(url).path)
+    assert [step for step, _ in rows] == list(range(1, 41))
 
 
 @pytest.mark.usefixtures("fetched")

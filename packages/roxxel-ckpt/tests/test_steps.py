@@ -721,6 +721,20 @@ def test_a_program_that_hung_after_its_restore_takes_nobodys_turn(
     assert hung.steps() == [1, 2]
 
 
+def test_a_program_that_was_taken_over_begins_no_more_if_it_has_begun_by_other_means(
+    tmp_path: Path,
+) -> None:
+    first, second = checkpointer(tmp_path), another(tmp_path)
+    save_all(first, 1)
+    second.restore()
+    save_all(second, 2)
+
+    with pytest.raises(CheckpointWriteError, match="another program"):
+        checkpointer(tmp_path).check_shared(begins=False)
+    save_all(second, 3)
+    assert first.steps() == [1, 2, 3]
+
+
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_text("{}")])
 def test_a_damaged_manifest_is_an_error_of_a_save_alone(
     tmp_path: Path, damage: Any

@@ -254,7 +254,7 @@ class Checkpointer:
         metrics, kept = checked_metrics(metrics_dict), checked_json(extra)
         with self._lock, contextlib.ExitStack() as held:
             if process_count() > 1:  # one process becomes the writer as it saves
-                self.check_shared()
+                self._check_shared(lambda: self._seen)
             found: list[tuple[StateTree, dict[str, Any]]] = []
 
             def prepare() -> bool:
@@ -354,25 +354,34 @@ class Checkpointer:
             copied(arrays)
             reserve_on_host(arrays)
 
-    def check_shared(self) -> None:
+    def check_shared(self, *, begins: bool = True) -> None:
         """Check that all processes see the same folder of checkpoints.
 
         If each process wrote to its own disk, no disk would hold a complete step. The
-        first `save` of several processes calls `check_shared` unless the program did.
-        On a disk, this method creates the folder. It takes over from an earlier
-        program, which can no longer save. It also loads Orbax, so a program that cannot
-        save learns this before it trains.
+        first `save` of several processes makes this check unless the program did. On a
+        disk, this method creates the folder. It takes over from an earlier program,
+        which can no longer save. It also loads Orbax, so a program that cannot save
+        learns this before it trains.
+
+        Args:
+            begins: Whether to take over from any other program. False if this program
+                has begun here by other means, as the trainer does to fetch the run's
+                files: then a program that has begun since is an error.
 
         Raises:
-            CheckpointWriteError: A process does not see a file that process 0 wrote, or
-                process 0 cannot write; raised on every process.
+            CheckpointWriteError: A process does not see a file that process 0 wrote,
+                process 0 cannot write, or a later program has begun; raised on every
+                process.
             CheckpointTimeoutError: Another process needs more than `timeout` seconds.
         """
         with self._lock:
-            if not self._is_shared:
-                importlib.import_module("roxxel_ckpt._arrays.orbax")
-                check_shared(self._folder, _channel, self._timeout_s)
-                self._is_shared = True
+            self._check_shared(self._folder.turn if begins else lambda: None)
+
+    def _check_shared(self, seen: Callable[[], Manifest | None]) -> None:
+        if not self._is_shared:
+            importlib.import_module("roxxel_ckpt._arrays.orbax")
+            check_shared(self._folder, _channel, seen, self._timeout_s)
+            self._is_shared = True
 
     def restore(
         self,

@@ -114,19 +114,25 @@ def begin_save(
     return channel.agree(f"save step {step}", prepare, admit, timeout_s)
 
 
-def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
+def check_shared(
+    folder: Folder,
+    channel: Channel,
+    seen: Callable[[], Manifest | None],
+    timeout_s: float,
+) -> None:
     """Become the writer, and check that every process sees what process 0 writes.
 
-    Every process makes this call. If one process does not see the mark of process 0,
-    all processes raise a CheckpointWriteError.
+    Every process makes this call. `seen` returns the turn that the program has seen
+    before. If one process does not see the mark of process 0, all processes raise a
+    CheckpointWriteError.
     """
     with contextlib.ExitStack() as held:
         if process_count() == 1:
-            _only_writer(folder, held, folder.turn())
+            _only_writer(folder, held, seen())
             return
 
         def write(_: list[None]) -> str:
-            return _only_writer(folder, held, folder.turn())
+            return _only_writer(folder, held, seen())
 
         attempt = channel.agree("write to the folder", lambda: None, write, timeout_s)
         blind: Sequence[int] = channel.agree(

@@ -143,10 +143,17 @@ class OwnFolder:
         Raises:
             CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
         """
-        if self._mirror is not None and checkpoint_path == self.checkpoints:
+        if self._mirror is not None and self.shares_manifest(checkpoint_path):
             return self._mirror.upload()
         self.commit()
         return {}
+
+    def shares_manifest(self, checkpoint_path: str) -> bool:
+        """Return whether one manifest lists the run's files and the checkpoints.
+
+        Then `run_lock` begins for both.
+        """
+        return self._mirror is not None and checkpoint_path == self.checkpoints
 
     def fetch_folder(self, name: str) -> None:
         """Copy a subfolder of a run in a bucket to this machine.

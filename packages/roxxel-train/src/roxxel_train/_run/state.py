@@ -168,6 +168,17 @@ class RunState:
         return self._saved_step < self.step == self.first_step
 
     @property
+    def has_begun(self) -> bool:
+        """Whether `run_lock` becomes the writer of the checkpoints, too.
+
+        If another program begins after that, its log is not here. To begin once more
+        would replace its log by this one.
+        """
+        if self.folder is None or self.checkpointer is None:
+            return False
+        return self.folder.shares_manifest(self.checkpointer.checkpoint_path)
+
+    @property
     def next_rate(self) -> float | None:
         """Learning rate of the next update; None if the optimizer does not tell it."""
         return None if self.rate_at is None else float(self.rate_at(self.step))
