@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -25,8 +26,10 @@ class Google(BaseHTTPRequestHandler):
     objects: dict[str, tuple[bytes, int]]
     refuses: bool
     loses: bool
+    answers: threading.Event
 
     def do_GET(self) -> None:
+        assert self.answers.wait(600)
         data, generation = self.objects.get(self.path, (b"", 0))
         self.answer(200 if generation else 404, data, generation)
 
@@ -62,6 +65,8 @@ class Google(BaseHTTPRequestHandler):
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Google]]:
     Google.objects, Google.refuses, Google.loses = {}, False, False
+    Google.answers = threading.Event()
+    Google.answers.set()
     with ThreadingHTTPServer(("127.0.0.1", 0), Google) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
@@ -106,6 +111,27 @@ def test_a_request_that_was_refused_says_so(google: type[Google]) -> None:
         Bucket(URL, 10).replace("a", b"", None)
 
     assert caught.value.is_refused
+
+
+def test_a_long_wait_for_an_answer_is_told_while_it_lasts(
+    google: type[Google], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def answer(record: logging.LogRecord) -> bool:
+        told.append(record.getMessage())
+        google.answers.set()
+        return False
+
+    monkeypatch.setattr("roxxel_store.client._TOLD_AFTER_S", 0.01)
+    monkeypatch.setattr(logging.getLogger("roxxel_store"), "filters", [answer])
+    google.objects = {"/data/run%2Fa": (b"one", 1), "/data/run/a": (b"one", 1)}
+    google.answers.clear()
+
+    assert Bucket(URL, 600).read("a") == b"one"
+    assert len(told) == 1
+    assert "gs://data/run/a: no answer after" in told[0]
+    assert "the network" in told[0]
 
 
 def test_a_store_without_versions_replaces_nothing() -> None:

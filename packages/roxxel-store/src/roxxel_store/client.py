@@ -12,12 +12,13 @@ process gets a BucketError instead of a request that never ends.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from roxxel_store.errors import BucketError
@@ -39,6 +40,10 @@ _MOST_PARTS = 9000  # S3 accepts at most 10 000.
 _LARGE_BYTES = 1 << 20
 _UPLOAD_S = 120.0
 _REQUEST_S = 100.0
+_TOLD_AFTER_S = 10.0
+"""Wait for an answer after which the main thread says what it waits for: otherwise a
+program without a network would be silent for minutes.
+"""
 _DELETED_AT_ONCE = 1000
 
 _ENDPOINTS = {
@@ -84,6 +89,7 @@ _STATUSES = {
     "416": "the object is too short, so it was replaced; open it again",
 }
 _Item = TypeVar("_Item")
+_logger = logging.getLogger("roxxel_store")
 _first_process: int | None = None
 """The process that sent the first request. Its forks must not send any."""
 
@@ -411,9 +417,10 @@ class Bucket:
         deadline_s = time.monotonic() + self._timeout_s * 2 / 3
         pause_s = min(0.1, self._timeout_s / 15)
         is_repeated = False
+        tell = None if is_large else partial(_tell_of_wait, what, deadline_s)
         while True:
             try:
-                return _interruptible(lambda: request(client, store))
+                return _interruptible(lambda: request(client, store), tell)
             except (FileNotFoundError, client.exceptions.NotFoundError) as error:
                 if _NO_BUCKET.search(str(error)):
                     raise self.refusal(
@@ -513,10 +520,24 @@ def checked_client(error: type[BucketError] = BucketError) -> ModuleType:
     return obstore
 
 
-def _interruptible(request: Callable[[], _Item]) -> _Item:
+def _tell_of_wait(what: str, deadline_s: float) -> None:
+    left_s = deadline_s - time.monotonic()
+    if left_s > 0:
+        _logger.warning(
+            "%s: no answer after %g s; trying for up to %.0f s more, so check the "
+            "network, the endpoint, and the bucket's name",
+            what,
+            _TOLD_AFTER_S,
+            left_s,
+        )
+
+
+def _interruptible(
+    request: Callable[[], _Item], tell: Callable[[], None] | None
+) -> _Item:
     """Run a request in a thread if this is the main one, so an interrupt ends the wait.
 
-    The request itself may still take effect.
+    The request itself may still take effect. `tell` is called once if the wait is long.
     """
     if threading.current_thread() is not threading.main_thread():
         return request()
@@ -536,6 +557,8 @@ def _interruptible(request: Callable[[], _Item]) -> _Item:
         thread.start()
     except RuntimeError:  # an interpreter that is shutting down starts no threads
         return request()
+    if tell is not None and not done.wait(_TOLD_AFTER_S):
+        tell()
     done.wait()
     if failure:
         raise failure[0]
