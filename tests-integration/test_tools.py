@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 
 from .conftest import CUDA, REAL, real
@@ -106,6 +109,20 @@ def test_runs_are_stopped_in_places_that_are_there(
     found: str | None, counts: list[tuple[int, int]]
 ) -> None:
     assert [*places(found).values()] == counts
+
+
+@pytest.mark.parametrize("sent", [b"", b"9\0", b"9\0\0\0\0\0\0\0{"])
+def test_a_program_killed_while_it_asks_for_a_fork_ends_no_other(sent: bytes) -> None:
+    address = str(forked.commands().parent / "socket")
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(address)
+        link.sendall(sent)
+
+    done = forked.run(
+        [sys.executable, "-c", "print('here')"], capture_output=True, text=True
+    )
+
+    assert done.stdout == "here\n"
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,13 @@ def _next_fork(listener: socket.socket, run: int) -> Asked | None:
 def _answer(link: socket.socket, ready: selectors.BaseSelector) -> Asked | None:
     """Fork as `link` asks, and return the request in the fork."""
     size, files, _, _ = socket.recv_fds(link, NUMBER, 253)
-    data = b""
-    while len(data) < int.from_bytes(size, "little"):
-        data += link.recv(int.from_bytes(size, "little") - len(data))
+    data, left = b"", int.from_bytes(size, "little")
+    while left and (part := link.recv(left)):
+        data, left = data + part, left - len(part)
+    if left or not data:  # The asker was killed before it had asked.
+        for each in (link.detach(), *files):
+            os.close(each)
+        return None
     request = json.loads(data)
     program = program_of(request["command"][1:], request["env"])
     number = os.fork() if program else 0
