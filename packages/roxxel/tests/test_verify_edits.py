@@ -41,7 +41,7 @@ save_path = "run"
 self = "web_*.rox"
 
 [[phases]]
-steps = 10
+steps = 12
 batch_size = 4
 seq_len = 9
 
@@ -66,7 +66,7 @@ rate = 0.01
 [without]
 self = [[0, 8]]
 """
-# Step 6 is a multiple of the first interval between saves, and not of this one.
+# Step 9 is a multiple of the first interval between saves, and not of this one.
 WIDENED = f"""{CONFIG.replace("every = 3", "every = 4")}
 [without]
 self = [[0, 16]]
@@ -77,12 +77,12 @@ steps = 2
 batch_size = 2
 seq_len = 9
 """
-STARTS = ((CONFIG, 2), (EDITED, 3), (CONFIG, 4), (WIDENED, 6), (WIDENED, None))
+STARTS = ((CONFIG, 3), (EDITED, 6), (CONFIG, 7), (WIDENED, 9), (WIDENED, None))
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run of 10 steps; its corpora have grown since."""
+    """Return a folder with a run of 12 steps; its corpora have grown since."""
     folder = tmp_path_factory.mktemp("edited")
     random = np.random.default_rng(0)
     corpora = [Roxxel(folder / f"{name}_*.rox") for name in ("web", "old", "new")]
@@ -97,7 +97,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("steps", [(0, 10), (3, 7), (6, 10)])
+@pytest.mark.parametrize("steps", [(0, 12), (3, 8), (9, 12)])
 def test_each_step_has_the_config_corpora_and_masks_of_its_start(
     trained: Path, steps: tuple[int, int]
 ) -> None:
@@ -125,11 +125,11 @@ def test_a_save_is_missed_where_the_start_of_then_had_to_save(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(run / "checkpoints" / "3")
+    shutil.rmtree(run / "checkpoints" / "6")
     log = run / "metrics.jsonl"
-    log.write_text(re.sub(r'\{"kind": "save", "step": 3,.*\n', "", log.read_text()))
+    log.write_text(re.sub(r'\{"kind": "save", "step": 6,.*\n', "", log.read_text()))
 
-    [found] = verify(run, range(2, 3), trust=True)
+    [found] = verify(run, range(5, 6), trust=True)
 
-    assert (found.start, found.stop) == (2, 3)
+    assert (found.start, found.stop) == (3, 6)
     assert "kind 'save': 0 in the log and 1" in str(found)
