@@ -259,3 +259,26 @@ def test_a_write_to_an_unquoted_pattern_names_the_corpus_whose_shard_it_is(
     for words in (str(shard), "is a shard of the corpus", str(target), "in quotes"):
         assert words in error
     assert shard.read_bytes() == before
+
+
+def test_info_names_the_inputs_of_every_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, folder in enumerate(("may", "june", "july")):
+        for each in range(number + 1):
+            write_lines(tmp_path / folder / f"{folder}{each}.jsonl", ["text"])
+        append = "--exist", "append", "--separator", 0
+        assert run("write", tmp_path / "c_*.rox", tmp_path / folder, *append) == 0
+    capsys.readouterr()
+
+    assert format_main(["info", str(tmp_path / "c_*.rox")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert format_main(["info", "--json", str(tmp_path / "c_*.rox")]) == 0
+    facts = json.loads(capsys.readouterr().out)
+
+    expected = ["may0.jsonl", "june0.jsonl and 1 more", "july0.jsonl and 2 more"]
+    assert [row["source"] for row in facts["versions"]] == expected
+    assert [
+        line.partition(", from ")[2] for line in lines if ", from " in line
+    ] == expected
+    assert not [line for line in lines if " source " in line]

@@ -21,6 +21,7 @@ from roxxel_store.screen import note, printable, put, say
 
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.input_totals import num_joined
+from roxxel_format._spec.tables import as_table
 from roxxel_format._store.corpus_name import owners_of
 from roxxel_format._write.rescue import repair_shard
 from roxxel_format.corpus import Roxxel
@@ -99,8 +100,7 @@ def info(corpus: Corpus, *, json_: bool = False, lengths: bool = True) -> None:
         return
     for name, text in _facts_for_people(facts):
         say(f"{name:12} {text}")
-    # One file keeps the arguments of its write for the next write, as a manifest does.
-    metadata = {k: v for k, v in facts["metadata"].items() if k != "arguments"}
+    metadata = _metadata_for_people(facts["metadata"], tables["versions"])
     for number, (name, value) in enumerate(metadata.items()):
         label = "" if number else "metadata"
         say(f"{label:12} {printable(name)} {_shown(value)}")
@@ -235,6 +235,7 @@ def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
                 "documents": version.num_documents,
             }
             | ({} if version.encoder is None else {"encoded_by": version.encoder})
+            | _source(version.arguments)
             for version in contents.manifest.versions
         ],
         "columns": [
@@ -250,6 +251,25 @@ def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def _source(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the inputs that a write of files has recorded, in one text."""
+    inputs = as_table(arguments.get("inputs"))
+    if not inputs.get("names"):
+        return {}
+    first, number = inputs["names"][0], inputs["number"]
+    return {"source": first if number == 1 else f"{first} and {number - 1:,} more"}
+
+
+def _metadata_for_people(
+    metadata: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    # One file keeps the arguments of its write for the next write, as a manifest does.
+    hidden = {"arguments"}
+    if any("source" in row for row in versions):
+        hidden.add("source")  # of the first version alone
+    return {name: value for name, value in metadata.items() if name not in hidden}
+
+
 def _tables_for_people(
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, list[str]]:
@@ -257,6 +277,7 @@ def _tables_for_people(
         "versions": [
             f"{row['fingerprint']}, {_counted(row['tokens'], 'token')} in "
             + _counted(row["documents"], "document")
+            + (f", from {row['source']}" if "source" in row else "")
             + (f", encoded by {row['encoded_by']}" if "encoded_by" in row else "")
             for row in tables.get("versions", ())
         ],
