@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from flax import nnx
@@ -222,6 +222,13 @@ def test_the_best_is_judged_by_the_held_out_loss_then_the_mean(tmp_path: Path) -
         save_all(saving, 6, metrics_dict={"loss": 8, "eval_loss": math.nan})
         assert saving.best_step == 5
     assert checkpointer(tmp_path, best_metric="loss").best_step == 1
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_newer_of_two_equal_steps_is_the_best(mode: Literal["min", "max"]) -> None:
+    equal = {1: {"loss": 1.0}, 2: {"loss": 1.0}}
+
+    assert BestRule("loss", mode).ranked(equal) == [2, 1]
 
 
 def test_a_missing_or_nan_metric_is_never_the_best(tmp_path: Path) -> None:

@@ -95,6 +95,33 @@ def test_a_program_that_was_taken_over_changes_nothing() -> None:
     assert {name.partition("/")[0] for name in bucket.objects} == {MANIFEST, kept}
 
 
+def test_a_program_takes_over_only_what_it_has_seen() -> None:
+    bucket = Memory()
+    Writer(bucket).begin()
+    before = read_manifest(bucket)
+    Writer(bucket).begin()
+
+    with pytest.raises(SupersededError, match="another program"):
+        Writer(bucket).ensure_begun(before)
+    assert Writer(bucket).ensure_begun(read_manifest(bucket))
+
+
+def test_what_a_program_has_not_listed_yet_stays_until_it_is_dropped() -> None:
+    bucket = Memory()
+    writer = Writer(bucket)
+    writer.begin()
+    uploaded = f"{writer.new_name('2.')}/data"
+    bucket.objects[uploaded] = b""
+
+    commit(writer, "1.")
+    writer.collect()
+    assert uploaded in bucket.objects
+
+    writer.drop([uploaded.removesuffix("/data")])
+    writer.collect()
+    assert uploaded not in bucket.objects
+
+
 def test_a_swap_whose_answer_is_lost_has_been_made() -> None:
     class Silent(Memory):
         def replace(
