@@ -194,3 +194,21 @@ def test_prompts_are_not_learned_and_completions_are(tmp_path: Path) -> None:
     assert bytes(batch["tokens"][0].tolist()) == b"2+2=4\0hi hello"
     mask = [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
     assert batch["loss_mask"].tolist() == [mask]
+
+
+@pytest.mark.parametrize("fields", [("tokens",), FIELDS])
+def test_a_new_run_as_read_has_no_column_that_the_run_does_not_read(
+    fields: tuple[Any, ...], tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path)
+    curriculum = Curriculum(corpus, [Phase(9, 4, 65)])
+    state = curriculum.sampler(1, fields=fields).state(9)
+
+    corpus.write_column("loss_mask", np.zeros(4000, np.uint8))
+
+    now = Curriculum(corpus, [Phase(9, 4, 65)])
+    again = now.as_read(state)
+    assert not now.sampler(1, fields=FIELDS).batch(3)["loss_mask"].any()
+    for past in (None, again.sampler(1, fields=fields).state(2)):
+        found = again.sampler(1, past, FIELDS)
+        assert all(found.batch(step)["loss_mask"].all() for step in range(9))

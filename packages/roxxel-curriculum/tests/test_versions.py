@@ -131,3 +131,19 @@ def test_a_source_that_the_past_did_not_read_keeps_its_version_too() -> None:
     assert np.array_equal(resumed.batch(18), started.sampler(7).batch(18))
     # Another corpus may take its name until the run reads it.
     assert of(Growing(5000, name="code")).sampler(7, state).total_steps == 19
+
+
+def test_a_new_run_as_read_has_the_data_of_the_run_of_a_state() -> None:
+    started = blend(Growing(20_000), Growing(4000, name="code"))
+    grown = blend(Growing(20_000, 50_000), Growing(4000, 9000, name="code"))
+
+    again = grown.as_read(saved(started, 30))
+
+    found, expected = again.sampler(7), started.sampler(7)
+    assert found.state(30) == expected.state(30)
+    assert again.primary_streamer.num_tokens == 20_000
+    assert again.mix_streamers["code"].num_tokens == 4000
+    for step in range(30):
+        assert np.array_equal(found.batch(step), expected.batch(step))
+    with pytest.raises(StateMismatch):
+        grown.as_read({**saved(started, 30), "step": 3})

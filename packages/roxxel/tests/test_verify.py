@@ -50,6 +50,16 @@ def loss(model, batch):
     ).mean()
 """
 
+MASKED_LOSS = """
+
+def loss(model, batch):
+    tokens, mask = batch["tokens"], batch["loss_mask"][:, 1:]
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model(tokens[:, :-1]), tokens[:, 1:]
+    )
+    return (losses * mask).sum() / mask.sum().clip(1), {"loss_weight": mask.sum()}
+"""
+
 CONFIG = """\
 model = "tiny:make"
 save_path = "run"
@@ -138,12 +148,16 @@ def test_a_held_out_corpus_that_has_grown_is_read_as_the_run_has_read_it(
     shutil.rmtree(copy)
     held_out = Roxxel(folder / "held_out_*.rox")
     held_out.write([np.arange(64)], vocab_size=64)
+    (folder / "tiny.py").write_text(f"{MODEL}{MASKED_LOSS}")
     (folder / "run.toml").write_text(
-        f"{CONFIG}eval_every = 2\n\n"
+        f"{CONFIG}eval_every = 2\nfields = ['tokens', 'loss_mask']\n\n"
         '[eval]\npath = "held_out_*.rox"\nsteps = 2\nbatch_size = 2\nseq_len = 9\n'
     )
     make_trainer(load_config(folder / "run.toml")).run(until=6)
-    held_out.write([np.arange(64)[::-1]], exist="append")
+    for corpus in (held_out, Roxxel(folder / "web_*.rox")):
+        corpus.write([np.arange(64)[::-1]], exist="append")
+        mask = np.arange(corpus.num_tokens) % 2
+        corpus.write_column("loss_mask", mask, dtype="uint8")
 
     [found] = verify(copy, steps)
 

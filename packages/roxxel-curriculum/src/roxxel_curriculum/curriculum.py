@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,7 +16,7 @@ from roxxel_curriculum._arguments import (
 )
 from roxxel_curriculum._bind.held_out import notes_on_held_out
 from roxxel_curriculum._bind.part_reader import PartReader
-from roxxel_curriculum._bind.past import resume
+from roxxel_curriculum._bind.past import as_read, resume
 from roxxel_curriculum._bind.sources import (
     MAX_TOKENS,
     checked_sources,
@@ -150,20 +151,7 @@ class Curriculum:
             checked_without(without, sources),
             compare(self._vocabularies),
         )
-        # Why a new run cannot meet the schedule; None if it can.
-        self._refusal: str | None = None
-        try:
-            self._solution = solve(self._declaration)
-        except CurriculumError as error:
-            solution = solve_with_earlier_longest(self._declaration)
-            if solution is None:
-                raise
-            self._solution, self._refusal = solution, str(error)
-        check_all_named(self._declaration.phases, names)
-        self._solution = replace(
-            self._solution,
-            withdrawals=continued((), self._declaration.without, names, 0),
-        )
+        self._solution, self._refusal = _solved(self._declaration)
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -397,6 +385,42 @@ class Curriculum:
             notes=notes_on_proxy(whole, small._solution, share),
         )
 
+    def as_read(self, state: Mapping[str, Any]) -> Curriculum:
+        """Return this curriculum over the data that the run of a state reads.
+
+        Use it to train the run again from its beginning. A new run of the result reads
+        the recorded version of each source, cut by the recorded `longest`, and no
+        column `loss_mask` that the run does not read, such as one written since. A
+        source without the recorded version is read as it is now.
+
+        Args:
+            state: What `Sampler.state` returned for the run; may be read from JSON.
+
+        Raises:
+            StateMismatch: The state was modified.
+            CurriculumError: The sources cannot meet the schedule.
+
+        Example:
+            >>> from roxxel_curriculum.testing import PositionReader
+            >>> phases = [Phase(9, 4, 129), Phase(1, 4, 257)]
+            >>> begun = Curriculum(PositionReader(10_000), phases[:1])
+            >>> longer = Curriculum(PositionReader(10_000), phases)
+            >>> longer.longest, longer.as_read(begun.sampler(seed=0).state(9)).longest
+            (257, 129)
+        """
+        declaration = as_read(self._declaration, checked_state(state))
+        solution, refusal = _solved(declaration)
+        readers = {source.name: source.reader for source in declaration.sources}
+        found = copy(self)
+        vars(found).update(
+            _declaration=declaration,
+            _solution=solution,
+            _refusal=refusal,
+            _primary_streamer=readers.pop(self.primary),
+            _mix_streamers=readers,
+        )
+        return found
+
     def compare_held_out(self, held_out: Curriculum, name: str = "") -> tuple[str, ...]:
         """Compare held-out data with the data of this curriculum; reads no tokens.
 
@@ -445,6 +469,26 @@ class Curriculum:
         if self._refusal is not None:
             raise CurriculumError(self._refusal)
         return given, self._solution
+
+
+def _solved(declaration: Declaration) -> tuple[Solution, str | None]:
+    """Return the solution, and why a new run cannot meet the schedule, if it cannot.
+
+    Raises:
+        CurriculumError: Neither a new nor a begun run can meet the schedule.
+    """
+    refusal = None
+    try:
+        solution = solve(declaration)
+    except CurriculumError as error:
+        earlier = solve_with_earlier_longest(declaration)
+        if earlier is None:
+            raise
+        solution, refusal = earlier, str(error)
+    names = solution.source_names
+    check_all_named(declaration.phases, names)
+    withdrawals = continued((), declaration.without, names, 0)
+    return replace(solution, withdrawals=withdrawals), refusal
 
 
 def _left_out(declaration: Declaration, solution: Solution) -> Iterator[str]:

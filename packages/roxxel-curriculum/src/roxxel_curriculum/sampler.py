@@ -120,7 +120,7 @@ class Sampler(Generic[Batch_co]):
             solution, self._readers, self._reader, reads_columns=self._has_mask
         )
         if self._has_mask:
-            self._masking.check_columns(solution.masks)
+            self._masking.check_columns(solution.declaration.masks)
         self._source_keys = {
             source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
             for source in solution.declaration.sources

@@ -57,7 +57,7 @@ class Masking:
         reads_columns: bool,
     ) -> None:
         names = solution.source_names
-        recorded = solution.masks
+        recorded = solution.declaration.masks
         columns: dict[int, Any] = {}
         self.digests: dict[str, str | None] = {}
         for index, name in enumerate(names if reads_columns else ()):

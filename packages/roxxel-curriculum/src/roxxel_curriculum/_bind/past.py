@@ -52,6 +52,7 @@ def recorded(
         overlap=state["overlap"],
         skips=tuple(Skip(at, count) for at, count in state["skips"]),
         max_epochs=None,
+        masks=recorded_masks(state),
     )
     solver = Solver(declaration)
     index = -1
@@ -66,7 +67,6 @@ def recorded(
         tuple(solver.phases),
         early_stop=None,
         withdrawals=withdrawals,
-        masks=recorded_masks(state),
     )
     return past if readers is None else _read_by(past, readers, state)
 
@@ -80,11 +80,7 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
     the result of `checked_state`.
     """
     past = recorded(state)
-    declaration = replace(
-        declaration,
-        sources=at_versions(declaration.sources, _fingerprints(state)),
-        longest=declaration.longest or past.longest,
-    )
+    declaration = _with_data_of(declaration, state, past.declaration.masks)
     solution = _solved(declaration, past)
     solution = replace(
         solution,
@@ -94,10 +90,33 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
             solution.source_names,
             state["step"],
         ),
-        masks=past.masks,
     )
     _check_kept(past, solution, (state["seed"], seed))
     return solution
+
+
+def as_read(declaration: Declaration, state: Mapping[str, Any]) -> Declaration:
+    """Return a declaration of the data that the run of a checked state reads."""
+    drawn = drawn_sources(state)
+    unread = {
+        source["name"]: None
+        for source in state["sources"]
+        if source["name"] in drawn and source.get("loss_mask") is None
+    }
+    return _with_data_of(declaration, state, unread)
+
+
+def _with_data_of(
+    declaration: Declaration,
+    state: Mapping[str, Any],
+    masks: Mapping[str, str | None],
+) -> Declaration:
+    return replace(
+        declaration,
+        sources=at_versions(declaration.sources, _fingerprints(state)),
+        longest=declaration.longest or state["longest"],
+        masks={**declaration.masks, **masks},
+    )
 
 
 def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:

@@ -71,6 +71,9 @@ class Declaration:
         default_factory=dict[str, "Withdrawal"]
     )
     notes: tuple[str, ...] = ()  # doubts about the sources
+    masks: Mapping[str, str | None] = field(  # see `recorded_masks`
+        default_factory=dict[str, "str | None"]
+    )
 
     @property
     def resolved_longest(self) -> int:
@@ -292,9 +295,6 @@ class Solution:
     phases: tuple[ResolvedPhase, ...]  # may split a declared phase
     early_stop: EarlyStop | None  # None if the run trains every declared step
     withdrawals: tuple[Withdrawal, ...] = ()  # in the order of their steps
-    masks: Mapping[str, str | None] = field(  # see `recorded_masks`
-        default_factory=dict[str, "str | None"]
-    )
 
     @property
     def total_steps(self) -> int:

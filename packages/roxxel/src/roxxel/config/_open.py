@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError, StateMismatch
-from roxxel_format import Roxxel, ShardError
+from roxxel_format import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_store.command import sentence_of
 from roxxel_train import RunFolder, data_state
@@ -150,7 +148,7 @@ def open_sampler(config: RunConfig) -> Sampler:
 
 
 def open_eval_curriculum(
-    config: RunConfig, versions: Mapping[str, Mapping[str, str]] | None = None
+    config: RunConfig, states: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Curriculum | dict[str, Curriculum] | None:
     """Return the curriculum of the held-out loss; None without `[eval]`.
 
@@ -158,10 +156,11 @@ def open_eval_curriculum(
 
     Args:
         config: The config.
-        versions: Fingerprints of the versions to read, by set and source. A corpus that
-            lacks its version, or has none here, is read as it is now.
+        states: `Sampler.state` of sets as a run has read them, by name; see
+            `Curriculum.as_read`. A set without a state is read as it is now.
 
     Raises:
+        StateMismatch: A state was modified.
         ConfigError, OSError, ShardError: As in `open_curriculum`.
     """
     opened: dict[str, Curriculum] = {}
@@ -175,14 +174,11 @@ def open_eval_curriculum(
                 f"[eval.{next(iter(of_set.sources))}] with path, steps, batch_size and "
                 "seq_len; for one loss of all, give the phases weights"
             )
-        opened[name] = _curriculum(
-            config,
-            of_set.sources,
-            of_set.schedule,
-            of_set.readers,
-            f"{where}: ",
-            (versions or {}).get(name, {}),
+        curriculum = _curriculum(
+            config, of_set.sources, of_set.schedule, of_set.readers, f"{where}: "
         )
+        state = (states or {}).get(name)
+        opened[name] = curriculum if state is None else curriculum.as_read(state)
     return opened.get("", opened or None)
 
 
@@ -259,15 +255,11 @@ def _curriculum(
     schedule: Schedule,
     readers: Readers,
     where: str = "",
-    versions: Mapping[str, str] = MappingProxyType({}),
 ) -> Curriculum:
     corpora = {
         name: _opened(config, name, texts, readers.get(name, {}), where)
         for name, texts in sources.items()
     }
-    for name in corpora.keys() & versions.keys():
-        with suppress(ShardError):
-            corpora[name] = corpora[name].with_version(versions[name])
     return _of_opened(config, schedule, corpora, where)
 
 

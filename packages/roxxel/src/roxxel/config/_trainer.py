@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_curriculum import Curriculum
-    from roxxel_format import TokenReader
     from roxxel_train import Trainer
 
     from roxxel.config._declaration import RunConfig
@@ -64,8 +63,8 @@ _HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
 
 def make_trainer(
     config: RunConfig,
-    opened: Mapping[str, TokenReader] | None = None,
-    held_out: Mapping[str, Mapping[str, str]] | None = None,
+    data: Mapping[str, Any] | None = None,
+    held_out: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
@@ -75,8 +74,9 @@ def make_trainer(
 
     Args:
         config: The config.
-        opened: As for `open_curriculum`.
-        held_out: Versions of the held-out corpora, as for `open_eval_curriculum`.
+        data: `Sampler.state` of a run whose data is read; see `Curriculum.as_read`.
+            None reads the corpora as they are now.
+        held_out: The same for held-out sets, as for `open_eval_curriculum`.
 
     Raises:
         ConfigError: The config is invalid, or its corpora or devices do not suffice.
@@ -92,7 +92,9 @@ def make_trainer(
                 f"{config.file}: has no {name}, which training needs; "
                 f"write {name} = {example}"
             )
-    curriculum = open_curriculum(config, opened)
+    curriculum = open_curriculum(config)
+    if data is not None:
+        curriculum = curriculum.as_read(data)
     check_model_data(config, curriculum)
     sets = open_eval_curriculum(config, held_out)
 

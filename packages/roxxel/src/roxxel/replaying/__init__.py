@@ -54,7 +54,7 @@ from roxxel.replaying._receipt import (
 )
 from roxxel.replaying._request import Asked, Withdrawn, withdraw
 from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
-from roxxel.runs.again import as_read, config_of, held_out_versions, scratch_folder
+from roxxel.runs.again import config_of, held_out_states, scratch_folder
 from roxxel.runs.run import Run, open_run
 from roxxel.runs.trained import is_complete, train, write_configs
 
@@ -417,8 +417,8 @@ def _trained_again(
         for name, out in {**left_out, CONTROL: {}}.items()
     }
     complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
-    opened = as_read(original, config)
-    held_out = {name or HELD_OUT: x for name, x in held_out_versions(original).items()}
+    data = original.files.data().state
+    held_out = {name or HELD_OUT: x for name, x in held_out_states(original).items()}
     barrier("replay: every process has read what was there")
     if process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -429,7 +429,7 @@ def _trained_again(
         if name in complete:
             continue
         say(f"branch {number} of {len(configs)}: {name}")
-        train(load_config(of_branch.file), opened=opened, held_out=held_out)
+        train(load_config(of_branch.file), data=data, held_out=held_out)
     # Their code is that of the run.
     runs = {
         name: open_run(str(each.run_folder), sources, trust=True)

@@ -7,7 +7,7 @@ that the run had at each step.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
+from roxxel_curriculum import StateMismatch
 from roxxel_curriculum.run_log import METRICS
-from roxxel_format import Roxxel, ShardError
 from roxxel_store.urls import absolute
 from roxxel_train import RunFolderError
 from roxxel_train.config import CONTINUOUS, adds_in_one_order
@@ -29,7 +29,6 @@ from roxxel.config import (
     config_differences,
     config_values,
     make_trainer,
-    open_curriculum,
     used_config,
 )
 from roxxel.runs.declared import REMEDY, config_of_program
@@ -37,8 +36,6 @@ from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-
-    from roxxel_format import TokenReader
 
     from roxxel.config import RunConfig
     from roxxel.runs.run import Run
@@ -84,10 +81,10 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
             trainer = replace(used.trainer, checkpoint_every=mark, keep_every=None)
             used = replace(used, trainer=trainer)
         changed = _again(run, used, start, folder)
+        data = run.files.start_of(mark).get("data", {}).get("state")
         try:
-            corpora, held_out = as_read(run, changed), held_out_versions(run)
-            trainer = make_trainer(changed, corpora, held_out)
-        except ConfigError as error:
+            trainer = make_trainer(changed, data, held_out_states(run))
+        except (ConfigError, StateMismatch) as error:
             reason = str(error).removeprefix(f"{changed.file}: ")
             raise RunFolderError(
                 f"{run.files.path / METRICS}: by its config for step {mark}, the run "
@@ -132,49 +129,14 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     return run.with_moved(config)
 
 
-class _Unmasked(Roxxel):
-    """A corpus whose every token a run learns: it has no column `loss_mask`."""
-
-    @property
-    def columns(self) -> list[str]:
-        return [name for name in super().columns if name != "loss_mask"]
-
-    @property
-    def partial_columns(self) -> list[str]:
-        return [name for name in super().partial_columns if name != "loss_mask"]
-
-
-def as_read(run: Run, config: RunConfig) -> dict[str, TokenReader]:
-    """Return the open corpora of a config, without what they have grown by since.
-
-    A column `loss_mask` that the run does not read is left out too: a replay asks for
-    masks, and a run that is trained from the beginning has no state to say so. A corpus
-    that was replaced is read as it is now.
-    """
-    curriculum = open_curriculum(config)
-    found = {curriculum.primary: curriculum.primary_streamer}
-    found |= curriculum.mix_streamers
-    recorded = {each["name"]: each for each in run.files.data().state["sources"]}
-    for name, corpus in found.items():
-        if isinstance(corpus, Roxxel) and name in recorded:
-            with suppress(ShardError):
-                found[name] = corpus.with_version(recorded[name]["fingerprint"])
-            if recorded[name].get("loss_mask") is None:
-                found[name].__class__ = _Unmasked
-    return found
-
-
-def held_out_versions(run: Run) -> dict[str, dict[str, str]]:
-    """Return the fingerprints of the held-out corpora of a run, by set and source."""
+def held_out_states(run: Run) -> dict[str, Any]:
+    """Return the data state of each held-out set that a run has measured, by name."""
     record: Any = (run.files.record or {}).get("held_out")
     for each in run.checkpoints[-1:]:
         record = each.extra.get("held_out", record)
     try:
-        return {
-            name: {each["name"]: each["fingerprint"] for each in state["sources"]}
-            for name, state in record["states"].items()
-        }
-    except (AttributeError, KeyError, TypeError):  # None, or a record of somebody else
+        return dict(record["states"])
+    except (KeyError, TypeError, ValueError):  # None, or a record of somebody else
         return {}
 
 

@@ -8,7 +8,7 @@ compiled once for all runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roxxel_store.output import replace_file
 from roxxel_train import RunFolder
@@ -17,8 +17,6 @@ from roxxel.config import config_text, make_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from roxxel_format import TokenReader
 
     from roxxel.config import RunConfig
 
@@ -38,10 +36,10 @@ def is_complete(config: RunConfig, total_steps: int) -> bool:
 def train(
     config: RunConfig,
     check: Callable[[], None] = lambda: None,
-    opened: Mapping[str, TokenReader] | None = None,
-    held_out: Mapping[str, Mapping[str, str]] | None = None,
+    data: Mapping[str, Any] | None = None,
+    held_out: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Train a run to its end, or continue it; `check` runs once its data are open."""
-    trainer = make_trainer(config, opened, held_out)
+    trainer = make_trainer(config, data, held_out)
     check()
     trainer.run()
