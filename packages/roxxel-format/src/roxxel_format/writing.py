@@ -10,9 +10,7 @@ from __future__ import annotations
 from roxxel_format._spec.tables import NewShards
 from roxxel_format._store.corpus_files import CorpusFiles
 from roxxel_format._write.casting import NoDocumentsError
-from roxxel_format._write.commit import commit
-from roxxel_format._write.driver import CorpusWrite
-from roxxel_format._write.job import WriteJob
+from roxxel_format._write.driver import CorpusWrite, WriteJob, commit
 from roxxel_format._write.place import Place
 from roxxel_format._write.recipe import Exist, Fields, Recipe, Separator, Side
 

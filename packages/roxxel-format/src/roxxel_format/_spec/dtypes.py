@@ -1,8 +1,12 @@
-"""The item types of shards; a shard stores its type as a name."""
+"""The item types of shards, and what ends a document in items of a type.
+
+A shard stores its type as a name.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -102,6 +106,58 @@ def vocabulary_name(vocab_size: int) -> str:
     if not 1 <= vocab_size <= 2**32:
         raise ValueError(f"vocab_size must be in [1, 2**32], got {vocab_size}")
     return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
+    """Return the items that end each document; empty if `separator` is None.
+
+    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
+    item.
+    """
+    if separator is None:
+        return ()
+    if isinstance(separator, bytes):
+        return _separator_from_bytes(separator, name)
+    is_number = isinstance(separator, (int, float))
+    if not is_number or (isinstance(separator, bool) and name != "bool"):
+        raise TypeError(
+            f"separator must be a token, bytes or None, got {separator!r}; "
+            "encode text first"
+        )
+    if isinstance(separator, float):
+        check_float(separator, name)
+    if not math.isfinite(separator):
+        raise ValueError(f"separator is {separator!r}; use a finite number")
+    return (separator,)
+
+
+def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...]:
+    size = item_size(name)
+    if not separator or (len(separator) > size and len(separator) % size):
+        raise ValueError(
+            f"separator {separator!r} has {len(separator)} bytes; use up to {size} "
+            f"bytes or whole items of {name} ({size} bytes each)"
+        )
+    filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
+    dtype = np.dtype("<u2") if name == BFLOAT16 else stored_dtype(name)
+    if name == "bool" and set(filled) - {0, 1}:
+        raise ValueError(
+            f"separator {separator!r} holds bytes other than 0 and 1; use only these "
+            "for bool"
+        )
+    return tuple(np.frombuffer(filled, dtype).tolist())
+
+
+def check_float(separator: float, name: str) -> None:
+    """Raise TypeError for a float separator of items that are given as integers.
+
+    Items of `bfloat16` are given as their 16 bits.
+    """
+    if name == BFLOAT16 or value_range(name) is not None:
+        raise TypeError(
+            f"separator {separator!r} is not an integer, but {name} items are given as "
+            "integers; pass the item, for bfloat16 its 16 bits"
+        )
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -89,58 +88,6 @@ class NoDocumentsError(ValueError):
         )
 
 
-def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
-    """Return the items that end each document; empty if `separator` is None.
-
-    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
-    item.
-    """
-    if separator is None:
-        return ()
-    if isinstance(separator, bytes):
-        return _separator_from_bytes(separator, name)
-    is_number = isinstance(separator, (int, float))
-    if not is_number or (isinstance(separator, bool) and name != "bool"):
-        raise TypeError(
-            f"separator must be a token, bytes or None, got {separator!r}; "
-            "encode text first"
-        )
-    if isinstance(separator, float):
-        _check_float(separator, name)
-    if not math.isfinite(separator):
-        raise ValueError(f"separator is {separator!r}; use a finite number")
-    return (separator,)
-
-
-def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...]:
-    size = dtypes.item_size(name)
-    if not separator or (len(separator) > size and len(separator) % size):
-        raise ValueError(
-            f"separator {separator!r} has {len(separator)} bytes; use up to {size} "
-            f"bytes or whole items of {name} ({size} bytes each)"
-        )
-    filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
-    dtype = np.dtype("<u2") if name == dtypes.BFLOAT16 else dtypes.stored_dtype(name)
-    if name == "bool" and set(filled) - {0, 1}:
-        raise ValueError(
-            f"separator {separator!r} holds bytes other than 0 and 1; use only these "
-            "for bool"
-        )
-    return tuple(np.frombuffer(filled, dtype).tolist())
-
-
-def _check_float(separator: float, name: str) -> None:
-    """Raise TypeError for a float separator of items that are given as integers.
-
-    Items of `bfloat16` are given as their 16 bits.
-    """
-    if name == dtypes.BFLOAT16 or dtypes.value_range(name) is not None:
-        raise TypeError(
-            f"separator {separator!r} is not an integer, but {name} items are given as "
-            "integers; pass the item, for bfloat16 its 16 bits"
-        )
-
-
 class Caster:
     """Checks items against dtype and `vocab_size`, casts them, records their range.
 
@@ -190,7 +137,7 @@ class Caster:
     def _ending(self, separator: tuple[int | float, ...]) -> Tokens:
         for item in separator:
             if isinstance(item, float):
-                _check_float(item, self._name)
+                dtypes.check_float(item, self._name)
         if not separator:
             return np.empty(0, self._dtype)
         try:

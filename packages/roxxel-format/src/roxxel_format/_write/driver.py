@@ -3,17 +3,20 @@
 A write changes no committed file before its commit. So a write that fails or is killed
 leaves the old corpus unchanged. Where the corpus is, and who writes its shards, are
 arguments: this process (`CorpusWrite.run`), tasks on many machines, or the units of a
-preparation (`WriteJob`).
+preparation (`WriteJob`). All of them write by `write_shards`, and one `commit` serves
+them: it compares and replaces the manifest, on a disk as in a bucket.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from roxxel_store import roxxel_command
 from roxxel_store.files import draft_path, drafted_name, make_folder
 from roxxel_store.output import replace_file
 from roxxel_store.screen import note
@@ -25,25 +28,41 @@ from roxxel_format._spec.kept_tokenizer import (
     digest_of_tokenizer,
     pack_tokenizer,
 )
-from roxxel_format._spec.tables import NewShards
+from roxxel_format._spec.manifest import Manifest
+from roxxel_format._spec.tables import BinTable, NewShards
 from roxxel_format._write.casting import NoDocumentsError
-from roxxel_format._write.commit import commit, for_corpus, may_append
-from roxxel_format._write.intake import encoded_before, load_intake
-from roxxel_format._write.kept import check_kept, say_kept
+from roxxel_format._write.existing import (
+    check_kept,
+    for_corpus,
+    may_append,
+    say_kept,
+)
+from roxxel_format._write.intake import (
+    encoded_before,
+    intake_of,
+    load_intake,
+    load_tokenizer,
+)
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.one_file import only_writer, tokenizers_left
 from roxxel_format._write.place import place_of
 from roxxel_format._write.recipe import Chat
-from roxxel_format._write.series import ShardSeries, write_shards
+from roxxel_format._write.series import ShardSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from roxxel_format._store.corpus_name import Filepath
+    from roxxel_format._store.corpus_name import CorpusName, Filepath
     from roxxel_format._write.intake import Intake
+    from roxxel_format._write.place import Place
     from roxxel_format._write.recipe import Recipe
+    from roxxel_format._write.series import Arrange
     from roxxel_format._write.summary import WriteSummary
     from roxxel_format._write.tokenizers import Tokenizer
+
+# The number in the name of a task's shard is that of the task and 18 random digits.
+_PER_TASK = 10**18
 
 
 class CorpusWrite:
@@ -190,7 +209,9 @@ class CorpusWrite:
             FileExistsError: The write may not change the corpus.
             ValueError: The documents do not fit the corpus.
         """
-        self.recipe = for_corpus(self.recipe, self.place.end, self.what)
+        end = self.place.end
+        if end.versions and self.recipe.exist != "replace":
+            self.recipe = for_corpus(self.recipe, end, self.what)
 
     def has_appended(self) -> bool:
         """Return whether the corpus has the documents of the same inputs already.
@@ -326,6 +347,238 @@ class CorpusWrite:
         )
         summary = self.place.summary(new, started)
         return replace(summary, switched_off=self.switched_off)
+
+
+@dataclass
+class WriteJob:
+    """The picklable data that writing shards of one corpus needs, in any process.
+
+    The shards are the same in each process, and only their names differ. All begin with
+    the digest of the write or the job, so its files can be found.
+
+    Attributes:
+        digest: 12 hexadecimal digits, the beginning of the shards' names.
+        target: The corpus: the names of its files on a disk, or the URL of its pattern.
+        recipe: The arguments of the write. If its item type is open, the first document
+            decides it.
+        tokenizer: The tokenizer, if this process has loaded it.
+    """
+
+    digest: str
+    target: CorpusName | str
+    recipe: Recipe
+    tokenizer: Tokenizer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Each process loads the tokenizer once; an object that was passed is pickled.
+        return self.__dict__ | {"tokenizer": None}
+
+    def unit(
+        self,
+        place: Place,
+        number: int,
+        documents: Iterable[object],
+        ending: Callable[[], Mapping[str, object]],
+        arrange: Arrange | None = None,
+    ) -> NewShards:
+        """Write unit `number` at a place; its shards always have the same names.
+
+        Args:
+            place: The place of the corpus.
+            number: Number of the unit.
+            documents: Rows with an origin.
+            ending: Returns metadata for the last shard, after the last document.
+            arrange: Returns the documents in the order in which to write them.
+
+        Raises:
+            ValueError: A document is invalid, or this machine has another tokenizer.
+            OSError: The shards cannot be written.
+        """
+        if self.tokenizer is None:
+            self.tokenizer = load_tokenizer(self.recipe)
+        intake = intake_of(self.recipe, self.tokenizer)
+        new_path = place.new_shards(self.digest, number)
+        # The shards of a failed unit stay: another process may have finished the unit.
+        return write_shards(place, intake, new_path, documents, ending, arrange=arrange)
+
+    def attempt(
+        self, place: Place, task: int, documents: Iterable[object]
+    ) -> NewShards:
+        """Write the documents of a task; every attempt has other names.
+
+        Args:
+            place: The place of the corpus.
+            task: Number of the task.
+            documents: Rows with an origin.
+
+        Raises:
+            ValueError: A document is invalid, or this machine has another tokenizer.
+            OSError: The shards cannot be written.
+        """
+        number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
+        # Rows are read only with an `ending`; a task has nothing to add there.
+        return self.unit(place, number, documents, dict)
+
+
+def write_shards(
+    place: Place,
+    intake: Intake,
+    new_path: Callable[[Path], Path],
+    documents: Iterable[object],
+    ending: Callable[[], Mapping[str, object]] | None = None,
+    *,
+    arrange: Arrange | None = None,
+    discards: bool = False,
+) -> NewShards:
+    """Write documents as shards at a place; return what the commit needs.
+
+    Args:
+        place: The place of the corpus.
+        intake: Converts the documents, by the recipe of the write.
+        new_path: Returns the path of the next shard in a folder.
+        documents: The documents; with `ending`, rows with an origin.
+        ending: Returns metadata for the last shard, after the last document.
+        arrange: Returns the documents in the order in which to write them.
+        discards: Whether to delete finished shards after an error.
+
+    Returns:
+        The shards; none if there are no documents.
+    """
+    with place.files.stage() as folder:
+        columns, made = None, intake.recipe.fields.columns
+        if made:
+            columns = NewColumns(made, place.name, folder.publish)
+        series = ShardSeries(
+            place.pattern,
+            lambda: new_path(folder.path),
+            intake,
+            {},
+            columns=columns,
+            on_closed=folder.publish,
+        )
+        try:
+            series.write_all(documents, ending, arrange)
+        except NoDocumentsError:
+            return NewShards()
+        except BaseException:
+            series.abort()
+            if discards:
+                paths = [*series.paths, *(columns.paths if columns else ())]
+                place.discard_unlisted(path.name for path in paths)
+            raise
+    return NewShards(
+        series.table,
+        columns.tables if columns else {},
+        intake.dtype,
+        intake.kind,
+        series.num_dropped,
+        series.sync_s,
+        series.bins,
+    )
+
+
+_WRITE_AGAIN = (
+    "so this write was discarded; to replace the other, write again with "
+    'exist="replace"'
+)
+
+
+def commit(
+    recipe: Recipe,
+    place: Place,
+    new: NewShards,
+    started: float,
+    lost: Callable[[Place], str] = lambda _: _WRITE_AGAIN,
+) -> WriteSummary:
+    """Commit shards and columns, which are complete at the place.
+
+    If another write committed since `place.begin`, an append begins again from the
+    new manifest. A write that replaces the corpus does so only if the other write
+    was a compaction, which changes no document.
+
+    Args:
+        recipe: The arguments of the write, with what the tokenizer decides.
+        place: Where the corpus is.
+        new: The shards.
+        started: When the write began, by `time.perf_counter`.
+        lost: Called if another write was committed first; returns a sentence that
+            says what this means and what to do.
+
+    Raises:
+        FileExistsError: Another write changed the documents first, and this write
+            does not append. Or the shards were merged before the answer arrived.
+        FileNotFoundError: A file is missing.
+        NoDocumentsError: There are no shards.
+    """
+    if not len(new):
+        raise NoDocumentsError(place.pattern)
+    recipe, base = recipe.decided(new.dtype, new.kind), place.end.fingerprint
+    tokenizer = dict(filter(None, [recipe.tokenizer_file]))
+    before: set[str] = set()
+    while True:
+        place.check_present({**new.sizes, **tokenizer})
+        if recipe.exist != "append":
+            before = place.found.file_names()
+        added = _added(recipe, place, new)
+        if place.commit(added, appends=recipe.exist == "append"):
+            break
+        # Another write was first: look at its manifest, and perhaps try again.
+        place.begin()
+        if place.lists(new.shards.names):
+            # Committed already: by us, and the answer was lost, or by another
+            # process of this write.
+            return place.summary(new, started)
+        if recipe.exist == "replace" and place.end.fingerprint == base:
+            continue  # It was a compaction, so there is still the same to replace.
+        is_unclear = recipe.exist == "append" and place.files.may_act_late
+        if is_unclear and place.lists([str(added.fingerprint)]):
+            # Names cannot tell any more whose documents were merged.
+            raise FileExistsError(
+                f"{place.manifest}: another program changed the corpus during this "
+                "commit, and has appended the same documents, or merged those of "
+                "this commit; compare the corpus with "
+                f"`{roxxel_command('format info')}` before you write again, "
+                "because an append may add the documents twice"
+            )
+        if recipe.exist != "append":
+            raise FileExistsError(
+                f"{place.manifest}: another write was committed first, {lost(place)}"
+            )
+    if recipe.exist != "append":
+        place.discard(before - added.file_names())
+    return place.summary(new, started)
+
+
+def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:
+    """Return a manifest of only the new shards, for an append to add."""
+    end = place.end if recipe.exist == "append" else Manifest()
+    if end.versions:
+        for_corpus(recipe, end, place.pattern)
+    else:
+        assert recipe.stored is not None  # noqa: S101 - a document decided
+        end = Manifest(
+            dtype_name=recipe.stored,
+            block_size=recipe.block_size,
+            separator=recipe.ending,
+            tokenizer=recipe.tokenizer_record,
+            kind=recipe.kind,
+            bins=None if recipe.pack is None else BinTable(recipe.pack),
+        )
+    if end.versions and place.lists(new.shards.names[:1]):
+        raise FileExistsError(
+            f"{place.folder}{new.shards.names[0]}: another process committed the "
+            "same units during this write; to append them twice, write again"
+        )
+    version = end.last.followed_by(
+        new.shards, new.bins, recipe.recorded, recipe.encoder, recipe.tokenizer_file
+    )
+    return replace(
+        end,
+        shards=new.shards,
+        columns=new.columns,
+        versions=(version,),
+        bins=new.bins,
+    )
 
 
 def _packed_tokenizer(

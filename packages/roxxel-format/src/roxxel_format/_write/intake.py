@@ -22,7 +22,6 @@ from roxxel_format._write.casting import (
     InexactError,
     OutOfRangeError,
     number_array,
-    separator_items,
 )
 from roxxel_format._write.recipe import Separator
 from roxxel_format._write.rows import TO_END, EncodedRow, Row
@@ -65,8 +64,6 @@ def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
     stored = None if recipe.dtype is None else str(recipe.dtype)
     if stored is None and recipe.vocab_size is not None:
         stored = dtypes.vocabulary_name(recipe.vocab_size)
-    if stored is not None:
-        separator_items(separator, stored)
     decided = replace(recipe, separator=separator).decided(stored, None)
     if tokenizer is None:
         return Intake(decided)
@@ -93,7 +90,9 @@ def _decided(separator: object, tokenizer: Tokenizer | None) -> float | bytes | 
     if isinstance(separator, str):
         if tokenizer is not None:
             return tokenizer.token(separator)
-        separator_items(separator, "uint8")  # Raises: only a tokenizer knows names.
+        dtypes.separator_items(
+            separator, "uint8"
+        )  # Raises: only a tokenizer knows names.
     return cast("float | bytes | None", separator)
 
 
@@ -186,7 +185,7 @@ class Intake:
 
     def ending(self) -> tuple[int | float, ...]:
         """Return the items that end each document; call it after the first document."""
-        return separator_items(self.recipe.separator, str(self.dtype))
+        return dtypes.separator_items(self.recipe.separator, str(self.dtype))
 
     def one_by_one(self) -> Intake:
         """Return an intake that encodes each text only when it is requested."""

@@ -18,7 +18,7 @@ import numpy as np
 from roxxel_store import roxxel_command
 from roxxel_store.arguments import as_integer
 
-from roxxel_format._spec.dtypes import TEXTS, stored_name
+from roxxel_format._spec.dtypes import TEXTS, separator_items, stored_name
 from roxxel_format._spec.layout import (
     check_block_size,
     metadata_json,
@@ -313,6 +313,8 @@ class Recipe:
         stored: Name of the item type on the disk; None until the corpus or a document
             decides it.
         kind: `"text"` or `"tokens"`; None until the corpus or a document decides it.
+        ending: The items that end each document; empty until the separator and the item
+            type are decided.
 
     Example:
         >>> Recipe(dtype=np.uint16, separator=0).recorded["dtype"]
@@ -342,6 +344,7 @@ class Recipe:
     tokenizer_file: tuple[str, int] | None = None
     stored: str | None = None
     kind: str | None = None
+    ending: tuple[int | float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {}
@@ -354,6 +357,10 @@ class Recipe:
             given["separator"] = self.separator.item()
         if self.dtype is not None:
             given["dtype"] = stored_name(self.dtype)
+        given["ending"] = ()
+        if self.stored is not None and not isinstance(self.separator, Separator | str):
+            separator = given.get("separator", self.separator)
+            given["ending"] = separator_items(separator, self.stored)
         for name, value in given.items():
             object.__setattr__(self, name, value)
         self._check()
