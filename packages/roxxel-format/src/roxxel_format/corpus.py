@@ -17,7 +17,7 @@ from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.input_totals import input_totals
-from roxxel_format._spec.tables import unit_of
+from roxxel_format._spec.manifest import unit_of
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, name_to_write
 from roxxel_format._write.columns import write_column

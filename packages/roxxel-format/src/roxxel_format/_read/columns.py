@@ -23,7 +23,7 @@ from roxxel_format._read.line import (
 )
 from roxxel_format._read.remote import run_later
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import DIGEST_SIZE, unit_of
+from roxxel_format._spec.manifest import DIGEST_SIZE, unit_of
 from roxxel_format._spec.texts import END_SIZE, are_ends
 from roxxel_format.errors import ShardError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.contents import Contents
     from roxxel_format._read.files import OpenFile, Piece
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._spec.tables import ColumnTable
+    from roxxel_format._spec.manifest import ColumnTable
 
 _CHUNK_BYTES = 1 << 22
 _FIND_ITEMS = 1 << 16

@@ -22,12 +22,12 @@ from roxxel_format._read.shard import (
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
-from roxxel_format._spec.manifest_file import parse_manifest
-from roxxel_format._spec.tables import (
+from roxxel_format._spec.manifest import (
     BinTable,
     ColumnTable,
     unit_of,
 )
+from roxxel_format._spec.manifest_file import parse_manifest
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import Files, OpenFile
-    from roxxel_format._spec.manifest import Manifest, Version
-    from roxxel_format._spec.tables import ShardTable
+    from roxxel_format._spec.manifest import Manifest, ShardTable, Version
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from roxxel_format._read.spans import (
     ranges,
 )
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import tokenizer_identity
+from roxxel_format._spec.manifest import tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
 from roxxel_format.errors import ChecksumError, ShardError
 

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from roxxel_format._read.contents import Contents, contents_of
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.in_memory import manifest_of
-from roxxel_format._spec.manifest import Manifest, Version, joined_arguments
-from roxxel_format._spec.manifest_file import is_file_name
-from roxxel_format._spec.tables import (
+from roxxel_format._spec.manifest import (
+    Manifest,
     ShardTable,
+    Version,
     as_table,
+    joined_arguments,
     tokenizer_identity,
     unit_text,
 )
+from roxxel_format._spec.manifest_file import is_file_name
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

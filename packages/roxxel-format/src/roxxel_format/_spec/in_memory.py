@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import MIN_UNIT, BinTable, as_table
+from roxxel_format._spec.manifest import MIN_UNIT, BinTable, Manifest, Version, as_table
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.tables import as_table
+from roxxel_format._spec.manifest import as_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.records import RecordKind
 
-from roxxel_format._spec.tables import as_table
+from roxxel_format._spec.manifest import as_table
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import (
+from roxxel_format._spec.manifest import (
     DIGEST_SIZE,
     ShardTable,
 )

@@ -1,4 +1,4 @@
-"""What a manifest says of a corpus: its shards, columns and versions.
+"""What a manifest says of a corpus: its shards, columns and versions, as tables.
 
 `manifest_file` reads and writes its file. `in_memory` makes one of a shard
 that none lists, so nothing else asks which of the two a corpus has.
@@ -8,18 +8,325 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
-
-from roxxel_format._spec.tables import (
-    BinTable,
-    ColumnTable,
-    ShardTable,
-    unit_of,
-)
+from hashlib import blake2b
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+MIN_UNIT = 2
+"""Least number of tokens in a bin."""
+
+DIGEST_SIZE = 32
+"""Bytes of the BLAKE2b digest of a shard or a column."""
+
+_FINGERPRINT_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable:
+    """The shards of a manifest: one list for each field, one entry for each shard.
+
+    `names` are file names without a folder. `num_tokens` includes separators.
+    `min_values` and `max_values` are 0 for item types that are not integers, and for
+    shards without items. The digests are copied from the shard's foot; each has 64
+    hexadecimal digits.
+    """
+
+    names: Sequence[str] = ()
+    num_bytes: Sequence[int] = ()
+    num_tokens: Sequence[int] = ()
+    num_documents: Sequence[int] = ()
+    min_values: Sequence[int] = ()
+    max_values: Sequence[int] = ()
+    content_digests: Sequence[str] = ()
+    digests: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def without_padding(self, unit: int | None) -> Sequence[int]:
+        """Return for each shard the number of its documents.
+
+        `num_documents` has one more for each bin of `unit` tokens, its padding.
+        """
+        if unit is None:
+            return self.num_documents
+        pairs = zip(self.num_documents, self.num_tokens, strict=True)
+        return [count - num_tokens // unit for count, num_tokens in pairs]
+
+    def __add__(self, other: ShardTable) -> ShardTable:
+        """Return a table of these shards, followed by the shards of `other`."""
+        return ShardTable.chained([self, other])
+
+    @classmethod
+    def chained(cls, tables: Iterable[ShardTable]) -> ShardTable:
+        """Return one table of the shards of all tables, in order."""
+        columns = zip(*(table._all for table in tables), strict=True)  # noqa: SLF001
+        return cls(*([*chain.from_iterable(column)] for column in columns))
+
+    def first(self, num_shards: int) -> ShardTable:
+        """Return the first `num_shards` shards."""
+        return ShardTable(*(column[:num_shards] for column in self._all))
+
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Return the fields of one shard."""
+        return tuple(column[number] for column in self._all)
+
+    def fingerprint(self, before: str = "") -> str:
+        """Return the fingerprint of a corpus that ends with these shards.
+
+        `before` is the fingerprint of the shards before them; docs/format.md, section
+        8, defines both.
+        """
+        found = bytes.fromhex(before)
+        for each in self.content_digests:
+            shards = b"roxxel corpus 1" + found + bytes.fromhex(each)
+            found = blake2b(shards, digest_size=_FINGERPRINT_SIZE).digest()
+        return found.hex()
+
+    def digest(self) -> str:
+        """Return a digest of the content of all shards, in order: 32 digits."""
+        contents = bytes.fromhex("".join(self.content_digests))
+        return blake2b(contents, digest_size=_FINGERPRINT_SIZE).hexdigest()
+
+    @property
+    def _all(self) -> tuple[Sequence[Any], ...]:
+        return tuple(getattr(self, name) for name in SHARD_COLUMNS)
+
+
+SHARD_COLUMNS = {
+    "names": "names",
+    "num_bytes": "bytes",
+    "num_tokens": "tokens",
+    "num_documents": "documents",
+    "min_values": "least",
+    "max_values": "greatest",
+    "content_digests": "content_digests",
+    "digests": "digests",
+}
+"""Attributes of `ShardTable` in order, and their keys in the manifest's JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinTable:
+    """The bins of a packed corpus: `unit` tokens in each, and two counts by shard.
+
+    `padding` are the tokens of padding in each shard. `cut` are the documents longer
+    than a bin whose first part is in the shard.
+    """
+
+    unit: int
+    padding: Sequence[int] = ()
+    cut: Sequence[int] = ()
+
+    @property
+    def num_padding(self) -> int:
+        """Tokens of padding in all shards."""
+        return sum(self.padding)
+
+    @property
+    def num_cut(self) -> int:
+        """Documents longer than a bin in all shards."""
+        return sum(self.cut)
+
+    def __add__(self, other: BinTable) -> BinTable:
+        """Return the bins of these shards, followed by those of more shards."""
+        padding, cut = [*self.padding, *other.padding], [*self.cut, *other.cut]
+        return BinTable(self.unit, padding, cut)
+
+    def of(self, shards: Sequence[int]) -> BinTable:
+        """Return the bins of some shards."""
+        padding = [self.padding[number] for number in shards]
+        return BinTable(self.unit, padding, [self.cut[number] for number in shards])
+
+
+def unit_text(bins: BinTable | None) -> str:
+    """Describe how the documents of a corpus are arranged, for a message."""
+    if bins is None:
+        return "documents that are not packed"
+    return f"documents in bins of {bins.unit} tokens"
+
+
+def unit_of(bins: BinTable | None) -> int | None:
+    """Return the tokens of a bin; None unless the documents are packed."""
+    return None if bins is None else bins.unit
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTable:
+    """The files of one column, one for each shard.
+
+    `per` is `"token"` or `"document"`. `dtype` is an item type such as `uint8`, or
+    bytes of a fixed width such as `S36`. A shard without the column has the name None,
+    0 bytes, and the digest "". Digests are BLAKE2b, 64 hexadecimal digits.
+    """
+
+    per: str
+    dtype: str
+    names: Sequence[str | None]
+    num_bytes: Sequence[int]
+    digests: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __add__(self, other: ColumnTable) -> ColumnTable:
+        """Return this column, followed by the same column of more shards."""
+        return replace(
+            self,
+            names=[*self.names, *other.names],
+            num_bytes=[*self.num_bytes, *other.num_bytes],
+            digests=[*self.digests, *other.digests],
+        )
+
+    def first(self, num_shards: int) -> ColumnTable:
+        """Return the part of this column in the first `num_shards` shards."""
+        return replace(
+            self,
+            names=self.names[:num_shards],
+            num_bytes=self.num_bytes[:num_shards],
+            digests=self.digests[:num_shards],
+        )
+
+    def followed_by(self, num_shards: int) -> ColumnTable:
+        """Return this column with `num_shards` more shards that lack the column."""
+        missing = [None] * num_shards, [0] * num_shards, [""] * num_shards
+        return self + ColumnTable(self.per, self.dtype, *missing)
+
+    def extends(self, other: ColumnTable) -> bool:
+        """Return whether this column has all values of `other`, at the same places."""
+        pairs = zip(other.digests, self.digests, strict=True)
+        is_same_type = (self.per, self.dtype) == (other.per, other.dtype)
+        return is_same_type and all(old in {"", new} for old, new in pairs)
+
+    def value_digests(self, counts: Sequence[int]) -> list[str]:
+        """Return, for each count, the digest of the values in the first `count` shards.
+
+        `counts` must ascend. The digest is "" if one of these shards lacks the column.
+        """
+        digest = blake2b(b"roxxel column 1", digest_size=DIGEST_SIZE)
+        digest.update(f"{self.per} {self.dtype}".encode())
+        found: list[str] = []
+        before = 0
+        for count in counts:
+            if not all(self.names[before:count]):
+                break
+            digest.update(bytes.fromhex("".join(self.digests[before:count])))
+            found.append(digest.hexdigest())
+            before = count
+        return found + [""] * (len(counts) - len(found))
+
+
+def sizes_of(shards: ShardTable, columns: Mapping[str, ColumnTable]) -> dict[str, int]:
+    """Return the size of each shard and of each file of a column, by name."""
+    sizes = dict(zip(shards.names, shards.num_bytes, strict=True))
+    for table in columns.values():
+        pairs = zip(table.names, table.num_bytes, strict=True)
+        sizes |= {name: size for name, size in pairs if name is not None}
+    return sizes
+
+
+def as_table(value: object) -> dict[str, Any]:
+    """Return a JSON object unchanged, or {} for any other value."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def tokenizer_identity(recorded: object) -> str | None:
+    """Return `name@hash` or `name` of a recorded tokenizer; None without a name."""
+    table = as_table(recorded)
+    name, digest = table.get("name"), table.get("hash")
+    if not isinstance(name, str):
+        return None
+    return name if digest is None else f"{name}@{digest}"
+
+
+@dataclass(frozen=True)
+class NewShards:
+    """Complete shards and their columns, as a manifest will list them.
+
+    Without documents, there are no shards, and `dtype` and `kind` are None.
+
+    Attributes:
+        shards: The shards.
+        columns: The columns of the shards, by name.
+        dtype: Name of the item type.
+        kind: `"text"` or `"tokens"`.
+        num_dropped: Characters that the tokenizer left out.
+        sync_s: Seconds spent flushing to the disk.
+        bins: The bins of the shards; None unless the documents are packed.
+
+    Example:
+        >>> len(NewShards()), NewShards.joined([NewShards()]).sizes
+        (0, {})
+    """
+
+    shards: ShardTable = field(default_factory=ShardTable)
+    columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
+    dtype: str | None = None
+    kind: str | None = None
+    num_dropped: int = 0
+    sync_s: float = 0.0
+    bins: BinTable | None = None
+
+    def __len__(self) -> int:
+        """Return the number of shards."""
+        return len(self.shards)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, separators included."""
+        return sum(self.shards.num_tokens)
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+        return sum(self.shards.without_padding(unit_of(self.bins)))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each shard and of each file of a column, by name."""
+        return sizes_of(self.shards, self.columns)
+
+    @classmethod
+    def joined(cls, parts: Iterable[NewShards]) -> NewShards:
+        """Join consecutive groups of shards; skip groups without shards."""
+        done = [part for part in parts if len(part)]
+        if not done:
+            return cls()
+        shards = ShardTable()
+        columns: dict[str, ColumnTable] = {}
+        for part in done:
+            shards += part.shards
+            for name, table in part.columns.items():
+                columns[name] = columns[name] + table if name in columns else table
+        return cls(
+            shards,
+            columns,
+            done[0].dtype,
+            done[0].kind,
+            sum(part.num_dropped for part in done),
+            sum(part.sync_s for part in done),
+            _joined_bins([part.bins for part in done]),
+        )
+
+    @classmethod
+    def parsed(cls, table: Mapping[str, Any]) -> NewShards:
+        """Return the table of shards that `dataclasses.asdict` turned into `values`."""
+        columns = {name: ColumnTable(**each) for name, each in table["columns"].items()}
+        shards = ShardTable(**table["shards"])
+        others: dict[str, Any] = {**table}
+        del others["shards"], others["columns"]
+        if others.get("bins") is not None:
+            others["bins"] = BinTable(**others["bins"])
+        return cls(shards, columns, **others)
+
+
+def _joined_bins(parts: list[BinTable | None]) -> BinTable | None:
+    """Join the bins of groups of shards, which are all packed or all not."""
+    bins = [part for part in parts if part is not None]
+    return sum(bins[1:], bins[0]) if bins else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,15 @@ from roxxel_store.records import RecordKind, checksum_of, sealed, unsealed
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
-from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import (
+from roxxel_format._spec.manifest import (
     DIGEST_SIZE,
     MIN_UNIT,
     SHARD_COLUMNS,
     BinTable,
     ColumnTable,
+    Manifest,
     ShardTable,
+    Version,
     unit_of,
 )
 from roxxel_format.errors import ManifestError

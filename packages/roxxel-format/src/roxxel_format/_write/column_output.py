@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.output import Output
 
-from roxxel_format._spec.tables import DIGEST_SIZE
+from roxxel_format._spec.manifest import DIGEST_SIZE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from roxxel_store.files import sync_folder
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.dtypes import TEXTS
+from roxxel_format._spec.manifest import ColumnTable, unit_of
 from roxxel_format._spec.manifest_file import is_column_name
-from roxxel_format._spec.tables import ColumnTable, unit_of
 from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.casting import (
     Caster,

@@ -27,7 +27,7 @@ from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
 from roxxel_format._spec.input_totals import merged_inputs
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.tables import BinTable, ColumnTable, ShardTable, as_table
+from roxxel_format._spec.manifest import BinTable, ColumnTable, ShardTable, as_table
 from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
 from roxxel_format._write.column_output import ColumnOutput

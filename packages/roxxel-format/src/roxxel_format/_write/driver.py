@@ -28,8 +28,7 @@ from roxxel_format._spec.kept_tokenizer import (
     digest_of_tokenizer,
     pack_tokenizer,
 )
-from roxxel_format._spec.manifest import Manifest
-from roxxel_format._spec.tables import BinTable, NewShards
+from roxxel_format._spec.manifest import BinTable, Manifest, NewShards
 from roxxel_format._write.casting import NoDocumentsError
 from roxxel_format._write.existing import (
     check_kept,

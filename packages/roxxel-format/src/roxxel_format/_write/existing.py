@@ -12,7 +12,7 @@ from roxxel_store.arguments import other_arguments
 from roxxel_store.screen import note
 
 from roxxel_format._spec.dtypes import separator_items
-from roxxel_format._spec.tables import BinTable, unit_text
+from roxxel_format._spec.manifest import BinTable, unit_text
 from roxxel_format._write.recipe import Recipe, Side, parse_separator
 from roxxel_format._write.rows import LOSS_MASK
 

@@ -14,7 +14,7 @@ from roxxel_store.errors import reason_of
 from roxxel_store.screen import note
 
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import tokenizer_identity
+from roxxel_format._spec.manifest import tokenizer_identity
 from roxxel_format._write.casting import (
     Caster,
     DocumentError,

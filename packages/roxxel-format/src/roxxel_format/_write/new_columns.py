@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.files import sync_folder
 
-from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._spec.manifest import ColumnTable
 from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.column_output import ColumnOutput
 from roxxel_format._write.rows import LOSS_MASK

@@ -13,7 +13,7 @@ from roxxel_store.locks import held
 
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.in_memory import manifest_of
-from roxxel_format._spec.tables import as_table
+from roxxel_format._spec.manifest import as_table
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.records import RecordError, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute, check_writable, url_of
 
-from roxxel_format._spec.manifest import Manifest
+from roxxel_format._spec.manifest import Manifest, NewShards, ShardTable, unit_of
 from roxxel_format._spec.manifest_file import (
     MAX_MANIFEST_SIZE,
     extended,
@@ -33,7 +33,6 @@ from roxxel_format._spec.manifest_file import (
     parse_manifest,
 )
 from roxxel_format._spec.records import PLAN, DamagedRecordError
-from roxxel_format._spec.tables import NewShards, ShardTable, unit_of
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     CorpusName,

@@ -24,7 +24,7 @@ from roxxel_format._spec.layout import (
     metadata_json,
     shard_size_bound,
 )
-from roxxel_format._spec.tables import MIN_UNIT, tokenizer_identity
+from roxxel_format._spec.manifest import MIN_UNIT, tokenizer_identity
 from roxxel_format._write.rows import LOSS_MASK, Origin, Row, parse_id
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._spec.input_totals import InputCounts
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.tables import BinTable
+from roxxel_format._spec.manifest import BinTable
 from roxxel_format._version import __version__
 from roxxel_format._write.casting import (
     Caster,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
-    from roxxel_format._spec.tables import ShardTable
+    from roxxel_format._spec.manifest import ShardTable
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.packing import Part

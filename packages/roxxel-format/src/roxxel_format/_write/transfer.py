@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._spec.tables import ColumnTable
+    from roxxel_format._spec.manifest import ColumnTable
     from roxxel_format._write.place import Place
     from roxxel_format._write.summary import WriteSummary
 
