@@ -1,23 +1,18 @@
-"""The plan of a preparation, and the record of each unit that is done.
+"""The plan of a preparation: what all its processes must agree on.
 
-The plan is a JSON file beside the manifest. It holds the facts that all processes must
-agree on and that the commit needs: the inputs, the arguments, the item type. The first
-process creates the plan, and the others compare their own inputs and arguments with it.
-The record of a unit lists the shards of the unit. A process creates the record after
-the unit's shards, so a unit with a record is done. Both files are sealed with a
-checksum.
+The plan is a JSON file beside the manifest, sealed with a checksum. It holds the facts
+that the processes share and that the commit needs: the inputs, the arguments, the item
+type. The first process creates the plan, and the others compare their own inputs and
+arguments with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format.writing import NewShards, Place, Recipe
+from roxxel_format.writing import Place, Recipe
 from roxxel_store import roxxel_command
-from roxxel_store.records import RecordError
-
-from roxxel_prepare._plan.units import UnitDone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +22,6 @@ if TYPE_CHECKING:
 
 _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""
-
-_UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)
-"""The record of a finished unit."""
 
 
 @dataclass(frozen=True)
@@ -107,49 +99,3 @@ def _other_argument(
         if name not in _INPUTS and new.get(name) != old.get(name):
             return f"{name}={new.get(name)!r} is given instead of {old.get(name)!r}"
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class UnitRecord:
-    """What a finished unit has written.
-
-    Attributes:
-        new: The shards of the unit; none if its inputs hold no documents.
-        input_bytes: Size of the inputs.
-        bad: The errors of skipped documents and inputs, the first 100.
-        num_bad: Number of skipped documents and inputs.
-    """
-
-    new: NewShards
-    input_bytes: int
-    bad: Sequence[str] = ()
-    num_bad: int = 0
-
-    def pack(self) -> bytes:
-        """Return the content of the file, the same every time the unit is written."""
-        table = asdict(self)
-        del table["new"]["sync_s"]
-        return _UNIT.pack(table)
-
-    @property
-    def counts(self) -> UnitDone:
-        """What the progress counts of the unit."""
-        return UnitDone(self.input_bytes, self.new.num_documents, self.new.num_tokens)
-
-    def is_whole(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether all files exist; `sizes` has the sizes of existing files."""
-        return all(sizes.get(name) == size for name, size in self.new.sizes.items())
-
-
-def parse_unit(data: bytes | None, path: str) -> UnitRecord | None:
-    """Return the record in a file; None if there is no file, or a damaged one.
-
-    A unit without a sound record is not done, so it is written again.
-    """
-    if data is None:
-        return None
-    try:
-        table = _UNIT.parse(data, path)
-    except RecordError:
-        return None
-    return UnitRecord(NewShards.parsed(table.pop("new")), **table)

@@ -14,13 +14,15 @@ from roxxel_format.writing import NewShards, Place, commit
 from roxxel_store import roxxel_command
 from roxxel_store.screen import note
 
-from roxxel_prepare._plan.plan import parse_plan, parse_unit
+from roxxel_prepare._plan.plan import parse_plan
 from roxxel_prepare._plan.side import path_beside
+from roxxel_prepare._run.unit_writer import discard_records, done_units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from roxxel_prepare._plan.plan import Plan, UnitRecord
+    from roxxel_prepare._plan.plan import Plan
+    from roxxel_prepare._run.unit_writer import UnitRecord
 
 _MAX_NAMED = 10
 
@@ -108,37 +110,14 @@ def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
     return kept
 
 
-def done_units(
-    place: Place, plan: Plan, numbers: Iterable[int]
-) -> dict[int, UnitRecord]:
-    """Return the records of finished units, which have a record and all shards."""
-    sizes = place.files.sizes()
-    return {
-        number: record
-        for number in numbers
-        if (record := _record(place, plan, number, sizes)) is not None
-        and record.is_whole(sizes)
-    }
-
-
-def _record(
-    place: Place, plan: Plan, number: int, sizes: Mapping[str, int]
-) -> UnitRecord | None:
-    """Return the record of a unit; reads the file only if it is in the listing."""
-    name = place.name.unit_record(plan.job, number).name
-    if name not in sizes:
-        return None
-    return parse_unit(place.read(name), place.folder + name)
-
-
 def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
     """Commit the shards of all units, and remove the plan and the records."""
-    name, recipe = place.name, plan.recipe
-    records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
+    recipe, plan_file = plan.recipe, place.name.plan.name
+    numbers = range(len(plan.units))
     new = place.listed(place.found, plan.job)
     done: Mapping[int, UnitRecord] = {}
     if not len(new):
-        done = done_units(place, plan, range(len(plan.units)))
+        done = done_units(place, plan.job, numbers)
         if len(done) < len(plan.units):
             # The same command may have committed them, and removed their records.
             place.begin()
@@ -151,7 +130,7 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
                 # Whoever repeats the command has read that there are other documents
                 # now, and wants to replace them too.
                 rebased = replace(plan, base=place.end.fingerprint)
-                place.files.replace(name.plan.name, rebased.pack())
+                place.files.replace(plan_file, rebased.pack())
             return _lost(place, plan)
 
         if recipe.exist != "append" and place.end.fingerprint != plan.base:
@@ -161,8 +140,8 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
         commit(recipe, place, new, started, lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
-    place.discard(records)
-    place.discard([name.plan.name])
+    discard_records(place, plan.job, numbers)
+    place.discard([plan_file])
     return place.summary(new, started)
 
 

@@ -22,10 +22,10 @@ from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
-from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
+from roxxel_prepare._run.committing import PartSummary, commit_plan
 from roxxel_prepare._run.driving import run_units
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
-from roxxel_prepare._run.unit_writer import UnitWriter
+from roxxel_prepare._run.unit_writer import UnitWriter, done_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -255,7 +255,7 @@ class _Preparation:
     ) -> None:
         """Write the units that are not done; raise the error of the first failure."""
         numbers = [*numbers]
-        records = done_units(self._write.place, plan, numbers)
+        records = done_units(self._write.place, plan.job, numbers)
         done = {number: each.counts for number, each in records.items()}
         write, decided = self._write, plan.recipe
         recipe = replace(write.recipe, stored=decided.stored, kind=decided.kind)
