@@ -21,7 +21,7 @@ from roxxel_format.writing import Place
 from roxxel_prepare import write_files
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
-from roxxel_prepare._run import committing
+from roxxel_prepare._run import preparation
 
 from .extras.full_disk import written_on_a_full_disk
 from .helpers import main
@@ -431,7 +431,7 @@ def test_the_same_command_may_commit_while_this_one_is_about_to(
     corpus = Roxxel(tmp_path / "c_*.rox")
     command = ["write", corpus.filepath, lines(tmp_path / "a.jsonl", 9)]
     command += ["--separator", "0", "--unit-bytes", "2000"]
-    commit = committing.commit_plan
+    commit = preparation.commit_plan
 
     def commit_second(*arguments: Any) -> WriteSummary:
         monkeypatch.undo()

@@ -22,8 +22,8 @@ from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk, expanded
 
 from roxxel_prepare._plan.units import UNIT_BYTES
-from roxxel_prepare._run.committing import PartSummary
 from roxxel_prepare._run.driving import check_part, run_units, runner_of
+from roxxel_prepare._run.preparation import PartSummary
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
 from roxxel_prepare._scan.evals import digest_of, texts_of
 from roxxel_prepare._scan.grams import LEAST_WORDS, NGRAM, Grams
