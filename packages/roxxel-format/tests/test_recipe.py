@@ -20,7 +20,7 @@ GIVEN: list[dict[str, Any]] = [
     {"separator": 0, "dtype": "uint16", "vocab_size": 100, "block_size": 64},
     {"separator": b"\n\n", "max_shard_bytes": 1 << 20, "special_tokens": True},
     {"separator": None, "pack": 129, "lengths": (0, 129)},
-    {"separator": 0.5, "dtype": "float32", "lengths": (130, None)},
+    {"separator": 0.5, "dtype": "float32", "stored": "float32", "lengths": (0, None)},
     {"separator": 1, "fields": Fields("", "p", "c", "id", path=True)},
     {"separator": 1, "exist": "append", "without_columns": ["url"], "shuffle": 3},
     {"separator": 1, "side": Side("valid", 0.1, is_held_out=False), "skip_bad": True},
@@ -35,7 +35,7 @@ def kept(recipe: Recipe) -> Recipe:
 
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 def test_a_kept_recipe_is_the_same_for_a_commit(given: dict[str, Any]) -> None:
-    recipe = Recipe(**given, **DECIDED)
+    recipe = Recipe(**DECIDED | given)
 
     found = kept(recipe)
 

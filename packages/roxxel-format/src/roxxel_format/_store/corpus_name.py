@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from roxxel_store import roxxel_command
 from roxxel_store.files import matches_in, matches_of, read_file, visible
 from roxxel_store.records import MAX_BYTES
-from roxxel_store.urls import check_on_disk, is_pattern
+from roxxel_store.urls import UrlError, absolute, is_pattern, url_of
 
 from roxxel_format.errors import ShardError
 
@@ -238,25 +238,30 @@ def meant(filepath: str, *, sharded: bool = False) -> str:
     return str(single)
 
 
-def name_to_write(
-    filepath: str | tuple[str, ...], *, sharded: bool = False
-) -> CorpusName:
-    """Return the file names of the corpus that a write to a path changes.
+def name_to_write(filepath: str | tuple[str, ...]) -> CorpusName:
+    """Return the file names of the corpus on a disk that a write to a path changes."""
+    found = named_to_write(filepath)
+    if isinstance(found, str):
+        raise UrlError(
+            f"{found}: this cannot be done in a bucket; do it on a disk, then copy the "
+            f"corpus (`Roxxel.copy_to`, or `{roxxel_command('format copy')}`)"
+        )
+    return found
+
+
+def named_to_write(target: Filepath, *, sharded: bool = False) -> CorpusName | str:
+    """Return the file names of the corpus that a write changes, or its URL.
 
     `sharded` is whether the write may make several shards.
     """
+    filepath = absolute(target)
     if isinstance(filepath, tuple):
         raise TypeError(
             f"a list of {len(filepath)} paths cannot be written to; "
             'use a file, a folder, or a pattern such as "wiki_*.rox"'
         )
-    check_on_disk(
-        filepath,
-        lambda: (
-            "this cannot be done in a bucket; do it on a disk, then copy the corpus "
-            f"(`Roxxel.copy_to`, or `{roxxel_command('format copy')}`)"
-        ),
-    )
+    if url_of(filepath) is not None:
+        return filepath
     name = corpus_name(meant(filepath, sharded=sharded))
     file = name.folder if name.suffix else name.single
     if file.exists() and not file.is_dir():

@@ -74,7 +74,8 @@ class CorpusWrite:
         filepath: The corpus: a folder, a pattern, or one file; or a URL.
         recipe: The arguments of the write.
         is_several: Whether several processes write shards of this corpus.
-        says_ending: Whether to say how documents end if the tokenizer decides it.
+        says_ending: Whether to say how documents end if the tokenizer decides it. All
+            corpora of a command end their documents alike, so only the first says it.
         tokenizer_files: If the documents are tokens of another corpus: the files of its
             tokenizer, whose record is in the recipe.
         timeout_s: Seconds after which a request to a bucket fails.
@@ -108,6 +109,7 @@ class CorpusWrite:
         why = _why_several(recipe, is_several=is_several)
         if why:
             self.place.check_several(why)
+        says_ending = says_ending and recipe.is_first
         self._intake = load_intake(recipe, says_ending=says_ending)
         self._packed = _packed_tokenizer(self._intake, tokenizer_files)
         self.recipe = self._intake.recipe
@@ -237,6 +239,14 @@ class CorpusWrite:
         if not any(True for _ in intake.chosen(documents)):
             raise NoDocumentsError(self.what)
         self.recipe = self.recipe.decided(intake.dtype, intake.kind)
+
+    def job(self, *facts: object) -> str:
+        """Return 12 hexadecimal digits that name the job of this write.
+
+        Args:
+            *facts: What else determines the shards, as JSON.
+        """
+        return self.recipe.digest(self.place.end.fingerprint, *facts)
 
     def commit(self, new: NewShards) -> WriteSummary:
         """Commit shards, which are complete."""

@@ -75,11 +75,12 @@ def for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
             f"the new ones with {_ending(decided.ending)}; append with the same "
             "separator, or write another corpus"
         )
-    bins = None if recipe.pack is None else BinTable(recipe.pack)
-    if unit_text(bins) != unit_text(manifest.bins):
+    bins = manifest.bins
+    if recipe.pack != (None if bins is None else bins.unit):
+        new = None if recipe.pack is None else BinTable(recipe.pack)
         raise ValueError(
-            f"{what}: holds {unit_text(manifest.bins)}, so {unit_text(bins)} "
-            "cannot be appended; append with the same pack, or write another corpus"
+            f"{what}: holds {unit_text(bins)}, so {unit_text(new)} cannot be appended; "
+            "append with the same pack, or write another corpus"
         )
     return decided
 

@@ -64,7 +64,7 @@ def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
     stored = None if recipe.dtype is None else str(recipe.dtype)
     if stored is None and recipe.vocab_size is not None:
         stored = dtypes.vocabulary_name(recipe.vocab_size)
-    decided = replace(recipe, separator=separator).decided(stored, None)
+    decided = replace(recipe, separator=separator, stored=recipe.stored or stored)
     if tokenizer is None:
         return Intake(decided)
     record, encoder = tokenizer.to_dict(), tokenizer.encoder

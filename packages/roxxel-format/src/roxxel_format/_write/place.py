@@ -21,7 +21,7 @@ from roxxel_store.errors import BucketError
 from roxxel_store.files import drafted_name
 from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.records import RecordError, parse_value
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute, check_writable, url_of
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable
 
 from roxxel_format._spec.manifest import Manifest, NewShards, ShardTable, unit_of
 from roxxel_format._spec.manifest_file import (
@@ -38,7 +38,7 @@ from roxxel_format._store.corpus_name import (
     CorpusName,
     manifest_urls,
     name_in_bucket,
-    name_to_write,
+    named_to_write,
     quoted,
     shards_of,
 )
@@ -462,18 +462,17 @@ def place_of(
 
     `sharded` is whether a write may make several shards.
     """
-    named = target if isinstance(target, CorpusName) else absolute(target)
-    url = url_of(named) if isinstance(named, str) else None
-    if url is not None:
+    name = target
+    if not isinstance(name, CorpusName):
+        name = named_to_write(name, sharded=sharded)
+    if isinstance(name, str):
+        url = name
         check_writable(url)
         if not url.endswith(SUFFIX) and _is_plain(url, timeout_s):
             url = f"{url}_*{SUFFIX}"
         folder, name = name_in_bucket(url)
         files = InBucket(folder, timeout_s)
         return Place(name, files, f"{folder}{name.prefix}*{name.suffix}", url)
-    name = named
-    if not isinstance(name, CorpusName):
-        name = name_to_write(name, sharded=sharded)
     locks = name.commit_lock, name.write_lock
     return Place(name, OnDisk(name.folder, *locks, ShardError), name, name.pattern)
 

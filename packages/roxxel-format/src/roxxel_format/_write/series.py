@@ -167,8 +167,9 @@ class ShardSeries:
             self._add(document)
             self.num_documents += 1
             if self._recipe.max_shard_bytes is None and self._writer is not None:
-                # All remaining documents go into this shard.
-                self._writer.extend(arrays)
+                append = self._writer.append
+                for remaining in arrays:  # All go into this shard.
+                    append(remaining)
                 self.num_documents = self._writer.num_documents
                 break
 
