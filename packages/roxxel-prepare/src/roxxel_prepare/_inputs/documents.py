@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from roxxel_prepare._inputs.formats import (
     FORMATS,
     HEAD_BYTES,
-    format_of,
     format_of_head,
 )
 from roxxel_prepare._inputs.input_file import InputError
@@ -43,15 +42,16 @@ _MAX_BAD = 100
 class Documents:
     """The documents of some files, in order, each with its origin.
 
-    If a document keeps the path of its file, the path is relative to `folder`. With
+    `is_given` says whether the user named the format of the files. If a document keeps
+    the path of its file, the path is relative to `folder`. With
     `skips_bad`, damaged documents are left out. If damage makes the rest of a file
     unreadable, the rest is left out too. `num_bad` counts both, and `bad` has the first
     100 errors.
     """
 
     parts: Sequence[Part]
-    form: str | None
     fields: Fields
+    is_given: bool = False
     skips_bad: bool = False
     folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
@@ -93,13 +93,16 @@ class Documents:
 
     def _check_unchanged(self, part: Part) -> None:
         if part.recorded is not None:
-            check_unchanged(part.path, self.form, part.recorded)
+            check_unchanged(part.path, part.form, part.recorded)
 
     def _tried(self, part: Part) -> Iterator[object]:
         """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
         try:
             yield from documents_in(
-                part, self.form, self.fields, yields_errors=self.skips_bad
+                part,
+                self.fields,
+                is_given=self.is_given,
+                yields_errors=self.skips_bad,
             )
         except InputError as error:
             if not self.skips_bad:
@@ -114,9 +117,9 @@ class Documents:
 
 def documents_in(
     part: Part,
-    form: str | None,
     fields: Fields,
     *,
+    is_given: bool = False,
     yields_errors: bool = False,
 ) -> Iterator[object]:
     """Yield the documents of one file, or of a part of the file.
@@ -130,18 +133,19 @@ def documents_in(
             is decompressed if its name says that it is compressed. A span selects the
             lines that begin in the bytes `[start, stop)` of an uncompressed file, row
             groups of `parquet`, record batches of `arrow`, or documents of `ds`.
-        form: One of `formats.FORMATS`. `text`: the file is one document. `lines`: each
-            line is a document. `jsonl`: each line is a JSON string, a list of tokens,
-            or an object whose `fields` hold one of these. `json`: as `jsonl`, or an
-            array of such values. `csv` and `tsv`: each row after the first, which names
-            the columns, is a document, with a text in each of the columns `fields`; a
-            `tsv` that looks like CSV with tabs is refused unless `form` is given.
-            `npy`: a flat array is one document; each row of a 2-D array is a document.
-            `parquet` and `arrow`: each row is a document, with a text or a list of
-            tokens in each of the columns `fields`. `ds`: tokens of datatrove, with
-            `.index` beside the file. None means the format that the name says; the
-            first bytes must confirm it.
+            Its form is one of `formats.FORMATS`. `text`: the file is one document.
+            `lines`: each line is a document. `jsonl`: each line is a JSON string, a
+            list of tokens, or an object whose `fields` hold one of these. `json`: as
+            `jsonl`, or an array of such values. `csv` and `tsv`: each row after the
+            first, which names the columns, is a document, with a text in each of the
+            columns `fields`; a `tsv` that looks like CSV with tabs is refused unless
+            the form is given. `npy`: a flat array is one document; each row of a 2-D
+            array is a document. `parquet` and `arrow`: each row is a document, with a
+            text or a list of tokens in each of the columns `fields`. `ds`: tokens of
+            datatrove, with `.index` beside the file.
         fields: The keys of a document in JSON objects, or the names of its columns.
+        is_given: Whether the user named the form. Otherwise the name says it, and the
+            first bytes must confirm it.
         yields_errors: Whether to yield the InputError of a single line or row in its
             place, instead of raising it.
 
@@ -151,12 +155,10 @@ def documents_in(
         BucketError: An object cannot be read, or was replaced.
         OSError: The file cannot be opened or read.
     """
-    path, span = part.path, part.span
-    name = format_of(path, form)
+    path, name, span = part.path, part.form, part.span
     ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
     with opened(path, part.version, ahead_to=ahead_to) as opened_file:
         file = opened_file
-        is_given = form is not None
         if FORMATS[name].is_text and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
             name = format_of_head(path, name, head, is_given=is_given)

@@ -48,7 +48,8 @@ class Inputs:
 
     Attributes:
         paths: The files or URLs in the order of the corpus; `-` is the standard input.
-        form: A format of `_prepare.inputs`; None to infer it from each name.
+        forms: The format of every file: the given one, or else that of its name.
+        form: The format that the user gave; None to infer it from each name.
         field: Key of the document in JSON objects, or name of the Parquet column.
         objects: The version of each URL.
         left_out: Files in the given folders and patterns that are not data.
@@ -56,9 +57,14 @@ class Inputs:
             four lists with a row for each group of consecutive files: name of the first
             file, total size, latest modification time in nanoseconds, and digest.
         facts: Name, size, time and digest of every file.
+        stream: Name of an input that is no regular file, such as a pipe; else None.
+        folder: The folder that holds all inputs, with a slash at its end, or the empty
+            text. Paths relative to it do not change if the folder is moved.
+        source: The names of the first 100 inputs, and the number of further inputs.
     """
 
     paths: tuple[str, ...]
+    forms: tuple[str, ...]
     form: str | None = None
     field: str = "text"
     objects: Mapping[str, ObjectVersion] = dataclasses.field(
@@ -67,9 +73,13 @@ class Inputs:
     left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
     recorded: dict[str, Any] = dataclasses.field(init=False)
     facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
+    stream: str | None = dataclasses.field(init=False, repr=False, compare=False)
+    folder: str = dataclasses.field(init=False, repr=False, compare=False)
+    source: list[str] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        facts = [_facts_of(path, self.objects, self.form) for path in self.paths]
+        files = zip(self.paths, self.forms, strict=True)
+        facts = [_facts_of(path, self.objects, form) for path, form in files]
         object.__setattr__(self, "facts", facts)
         step = _rows_step(len(facts))
         groups = [facts[at : at + step] for at in range(0, len(facts), step)]
@@ -77,31 +87,22 @@ class Inputs:
         lists = zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
         recorded = {"format": self.form, "field": self.field, "number": len(facts)}
         object.__setattr__(self, "recorded", recorded | dict(lists))
-
-    @property
-    def stream(self) -> str | None:
-        """Name of an input that is no regular file, such as a pipe; else None."""
-        if "-" in self.paths:
-            return "the standard input"
-        files = (path for path in self.paths if path not in self.objects)
-        return next((path for path in files if not Path(path).is_file()), None)
-
-    @property
-    def folder(self) -> str:
-        """The folder that holds all inputs, with a slash at its end, or the empty text.
-
-        Paths relative to this folder do not change if the folder is moved.
-        """
+        object.__setattr__(self, "stream", self._stream())
         folders = zip(*(path.split("/")[:-1] for path in self.paths), strict=False)
         common = takewhile(lambda names: len(set(names)) == 1, folders)
-        return "".join(f"{names[0]}/" for names in common)
+        folder = "".join(f"{names[0]}/" for names in common)
+        object.__setattr__(self, "folder", folder)
+        names = [name for name, *_ in facts[:_MAX_NAMES]]
+        more = len(facts) - len(names)
+        source = [*names, f"and {more} more"] if more else names
+        object.__setattr__(self, "source", source)
 
-    @property
-    def source(self) -> list[str]:
-        """The names of the first 100 inputs, and the number of further inputs."""
-        names = [file_name(path) for path in self.paths[:_MAX_NAMES]]
-        more = len(self.paths) - len(names)
-        return [*names, f"and {more} more"] if more else names
+    def _stream(self) -> str | None:
+        if "-" in self.paths:
+            return "the standard input"
+        # A regular file has a digest, and an object a tag.
+        files = zip(self.paths, self.facts, strict=True)
+        return next((path for path, (*_, digest) in files if not digest), None)
 
     def first_change(self, facts: list[list[Any]]) -> str | None:
         """Describe the first file that differs from recorded facts; None if equal."""
@@ -161,11 +162,13 @@ class Inputs:
 class Part:
     """A file, or with `span` a part of the file; see `documents_in`.
 
-    `version` is the version of an object in a bucket. `number` is the number of the
-    file among all inputs. `recorded` is the row of a file on a disk in `Inputs.facts`.
+    `form` is the format that was given, or that its name says. `version` is the version
+    of an object in a bucket. `number` is the number of the file among all inputs.
+    `recorded` is the row of a file on a disk in `Inputs.facts`.
     """
 
     path: str
+    form: str
     span: Span | None = None
     version: ObjectVersion | None = None
     number: int = 0
@@ -186,7 +189,7 @@ def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...], sampled: str)
     return f"{what} was modified since"
 
 
-def check_unchanged(path: str, form: str | None, recorded: Sequence[Any]) -> None:
+def check_unchanged(path: str, form: str, recorded: Sequence[Any]) -> None:
     """Raise OSError if a file on a disk differs from its row in `Inputs.facts`."""
     found = _facts_of(path, {}, form)
     if found != [*recorded]:
@@ -212,9 +215,7 @@ def _rows_step(number: int) -> int:
     return max(1, -(-number // _MAX_ROWS))
 
 
-def _facts_of(
-    path: str, objects: Mapping[str, ObjectVersion], form: str | None
-) -> list[Any]:
+def _facts_of(path: str, objects: Mapping[str, ObjectVersion], form: str) -> list[Any]:
     """Return name, size, time and digest of a file; for a stream, only the name.
 
     For an object, the tag stands in place of the digest, and the time is 0.
@@ -231,8 +232,7 @@ def _facts_of(
         return [file_name(path), 0, 0, ""]
     sample = _sample(path, status.st_size)
     index = f"{path}.index"
-    has_index = form == "ds" or (form is None and path.endswith(_TOKENS_OF_DATATROVE))
-    if has_index and Path(index).is_file():
+    if form == "ds" and Path(index).is_file():
         beside = Path(index).stat()
         facts = f" {beside.st_size} {beside.st_mtime_ns} "
         sample += facts.encode() + _sample(index, beside.st_size)

@@ -103,7 +103,14 @@ def find_inputs(
     objects = {path: objects[path] for path in files if path in objects}
     fields = fields or Fields()
     _check_fields(files, form, fields, field)
-    return Inputs(tuple(files), form, fields.text, objects, tuple(sorted(left_out)))
+    return Inputs(
+        tuple(files),
+        tuple(format_of(path, form) for path in files),
+        form,
+        fields.text,
+        objects,
+        tuple(sorted(left_out)),
+    )
 
 
 def say_empty(inputs: Inputs) -> None:
@@ -113,10 +120,12 @@ def say_empty(inputs: Inputs) -> None:
     """
     empty = [
         path
-        for path, facts in zip(inputs.paths, inputs.facts, strict=True)
+        for path, facts, form in zip(
+            inputs.paths, inputs.facts, inputs.forms, strict=True
+        )
         if facts[1] == 0
         and (path in inputs.objects or Path(path).is_file())
-        and format_of(path, inputs.form) in ("lines", "jsonl", "json", "csv", "tsv")
+        and form in ("lines", "jsonl", "json", "csv", "tsv")
     ]
     if empty:
         more = f", like {len(empty) - 1:,} more" if len(empty) > 1 else ""

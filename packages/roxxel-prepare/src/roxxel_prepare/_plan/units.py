@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from roxxel_prepare._inputs.formats import (
     HEAD_BYTES,
-    format_of,
     format_of_head,
     is_compressed,
 )
@@ -24,8 +24,6 @@ from roxxel_prepare._inputs.tables import divided_batches, divided_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from roxxel_store.client import ObjectVersion
 
     from roxxel_prepare._inputs.input_record import Inputs, Span
 
@@ -69,12 +67,12 @@ class Unit:
 
 def parts_of(inputs: Inputs) -> list[Part]:
     """Return all inputs, each as a whole."""
-    files = zip(inputs.paths, inputs.facts, strict=True)
+    files = zip(inputs.paths, inputs.forms, inputs.facts, strict=True)
     return [
-        Part(path, None, None, number, facts)
+        Part(path, form, None, None, number, facts)
         if (version := inputs.objects.get(path)) is None
-        else Part(path, None, version, number)
-        for number, (path, facts) in enumerate(files)
+        else Part(path, form, None, version, number)
+        for number, (path, form, facts) in enumerate(files)
     ]
 
 
@@ -88,8 +86,9 @@ def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
 def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
     waiting: list[Part] = []
     size = 0
-    every_spans = _divided_all(inputs, sizes, least)
-    files = zip(parts_of(inputs), sizes, every_spans, strict=True)
+    parts = parts_of(inputs)
+    every_spans = _divided_all(inputs, parts, sizes, least)
+    files = zip(parts, sizes, every_spans, strict=True)
     for whole, num_bytes, spans in files:
         if not spans:
             waiting.append(whole)
@@ -105,39 +104,32 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
         yield Unit(tuple(waiting), size)
 
 
-def _divided_all(inputs: Inputs, sizes: list[int], least: int) -> Iterator[list[Span]]:
+def _divided_all(
+    inputs: Inputs, parts: list[Part], sizes: list[int], least: int
+) -> Iterator[list[Span]]:
     """Divide every file; reads the footers and indexes of many objects at a time."""
-
-    def divided(path: str, num_bytes: int) -> list[Span]:
-        version = inputs.objects.get(path)
-        return _divided(path, inputs.form, num_bytes, least, version)
-
+    divided = partial(_divided, least=least, is_given=inputs.form is not None)
     if not inputs.objects:
-        yield from map(divided, inputs.paths, sizes)
+        yield from map(divided, parts, sizes)
         return
     with ThreadPoolExecutor(_MOST_THREADS, "roxxel-plan") as pool:
-        yield from pool.map(divided, inputs.paths, sizes)
+        yield from pool.map(divided, parts, sizes)
 
 
-def _divided(
-    path: str,
-    form: str | None,
-    num_bytes: int,
-    least: int,
-    version: ObjectVersion | None,
-) -> list[Span]:
+def _divided(whole: Part, num_bytes: int, least: int, *, is_given: bool) -> list[Span]:
     """Divide a file into parts of about `least` bytes; return [] to keep it whole.
 
     `num_bytes` is the size of the file. Only Parquet, Arrow, `.ds`, and uncompressed
     lines and JSON lines can be divided.
     """
-    name, count = format_of(path, form), num_bytes // max(1, least)
+    path, name, version = whole.path, whole.form, whole.version
+    count = num_bytes // max(1, least)
     if count < 2 or is_compressed(path):
         return []
     if name == "json":
         with opened(path, version, ahead_to=0) as file:
             head = file.read(HEAD_BYTES)
-        name = format_of_head(path, name, head, is_given=form is not None)
+        name = format_of_head(path, name, head, is_given=is_given)
     if name == "ds":
         return divided_tokens(path, num_bytes, index_beside(path), least)
     if name in ("parquet", "arrow"):

@@ -100,15 +100,14 @@ def prepare(
     """
     metadata = {"source": inputs.source, **(recipe.metadata or {})}
     recipe = replace(recipe, metadata=metadata, inputs=inputs.recorded)
-    # All corpora of a command end their documents alike.
-    write = CorpusWrite(filepath, recipe, says_ending=recipe.is_first)
+    write = CorpusWrite(filepath, recipe, says_ending=True)
     workers = getattr(runner, "workers", 2 if runner else 1)
     if workers > 1 or part:
         write.place.check_several("one process writes it, without --workers and --part")
     documents = Documents(
         parts_of(inputs),
-        inputs.form,
         write.recipe.fields,  # with what renders chats
+        is_given=inputs.form is not None,
         skips_bad=recipe.skip_bad,
         folder=inputs.folder,
     )
@@ -340,8 +339,7 @@ class _Preparation:
             folder = self._inputs.folder
             facts.append([path.removeprefix(folder) for path in self._inputs.paths])
         base = write.place.end.fingerprint
-        digest = write.recipe.digest(base, *facts)
-        return Plan(digest, self._inputs.facts, rows, base, write.recipe)
+        return Plan(write.job(*facts), self._inputs.facts, rows, base, write.recipe)
 
     def _write_units(
         self,
@@ -431,7 +429,7 @@ def _shards_of_all(
 
     Raises ValueError if a unit is not in `done`.
     """
-    records: list[UnitRecord] = []
+    new: list[NewShards] = []
     bad: list[str] = []
     num_bad = 0
     missing: list[int] = []
@@ -440,7 +438,7 @@ def _shards_of_all(
         if record is None:
             missing.append(number)
         else:
-            records.append(record)
+            new.append(record.new)
             bad += record.bad
             num_bad += record.num_bad
     if missing:
@@ -458,4 +456,4 @@ def _shards_of_all(
         lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
         lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]
         note("\n".join(lines))
-    return NewShards.joined(each.new for each in records)
+    return NewShards.joined(new)

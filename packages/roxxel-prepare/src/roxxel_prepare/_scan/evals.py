@@ -41,7 +41,7 @@ def texts_of(paths: Sequence[str]) -> Iterator[str | npt.NDArray[Any]]:
             yield from _of_corpus(path)
             continue
         for part in parts_of(find_inputs([path])):
-            for document in documents_in(part, None, Fields(every=True)):
+            for document in documents_in(part, Fields(every=True)):
                 if isinstance(document, list):
                     yield from _texts_in(cast("list[object]", document))
                 else:
