@@ -119,12 +119,12 @@ class Contents:
         there = sum(self.shards.num_tokens), sum(documents)
         return there != (self.version.num_tokens, self.version.num_documents)
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """Number of tokens, separators included."""
         return self.bounds[-1]
 
-    @property
+    @cached_property
     def num_documents(self) -> int:
         """Number of documents."""
         return self.first_documents[-1]

@@ -315,6 +315,7 @@ class Recipe:
         kind: `"text"` or `"tokens"`; None until the corpus or a document decides it.
         ending: The items that end each document; empty until the separator and the item
             type are decided.
+        chooses: Whether the write leaves documents to another corpus.
 
     Example:
         >>> Recipe(dtype=np.uint16, separator=0).recorded["dtype"]
@@ -345,6 +346,7 @@ class Recipe:
     stored: str | None = None
     kind: str | None = None
     ending: tuple[int | float, ...] = field(init=False, repr=False, compare=False)
+    chooses: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {}
@@ -357,6 +359,7 @@ class Recipe:
             given["separator"] = self.separator.item()
         if self.dtype is not None:
             given["dtype"] = stored_name(self.dtype)
+        given["chooses"] = self.side is not None or self.lengths is not None
         given["ending"] = ()
         if self.stored is not None and not isinstance(self.separator, Separator | str):
             separator = given.get("separator", self.separator)
@@ -405,11 +408,6 @@ class Recipe:
     def may_make_several(self) -> bool:
         """Whether the write may make several shards, or add a shard."""
         return self.max_shard_bytes is not None or self.exist == "append"
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the write leaves documents to another corpus."""
-        return self.side is not None or self.lengths is not None
 
     @property
     def is_first(self) -> bool:
