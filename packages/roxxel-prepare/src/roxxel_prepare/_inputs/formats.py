@@ -284,6 +284,27 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
     return name
 
 
+def text_of(where: str, data: bytes) -> str:
+    """Return bytes as a text; raise InputError for bytes that are not UTF-8."""
+    if b"\0" in data:
+        raise InputError(
+            f"{where}: holds a NUL at byte {data.index(0)}, so it is binary, or text "
+            "in another encoding; convert it to UTF-8 first, or leave it out"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(where, error) from error
+
+
+def not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
+    """Return the error for bytes that are not UTF-8."""
+    return InputError(
+        f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); convert it "
+        "first"
+    )
+
+
 def is_no_data(relative: str) -> bool:
     """Return whether a file in a folder is no data, by its path in the folder.
 

@@ -10,7 +10,7 @@ import numpy as np
 from roxxel_format import ShardError
 from roxxel_format.foreign import parse_npy_header
 
-from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK
+from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK, text_of
 from roxxel_prepare._inputs.input_file import (
     InputError,
     as_seekable,
@@ -21,7 +21,6 @@ from roxxel_prepare._inputs.row_documents import (
     batch_documents,
     check_columns,
     json_document,
-    text_of,
     tried,
 )
 from roxxel_prepare._inputs.row_texts import (

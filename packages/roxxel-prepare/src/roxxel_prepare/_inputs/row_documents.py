@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_prepare._inputs.formats import not_utf8
 from roxxel_prepare._inputs.input_file import InputError
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def _json_value(where: str, line: bytes) -> Any:
         # in a string that does not end would be named as the fault.
         return json.loads(line.rstrip(b"\r\n").decode())
     except UnicodeDecodeError as error:
-        raise _not_utf8(where, error) from error
+        raise not_utf8(where, error) from error
     except (ValueError, RecursionError) as error:
         why = str(error)
         if isinstance(error, json.JSONDecodeError):  # Its line is always the first.
@@ -236,26 +237,6 @@ def _fast_decoder() -> Callable[[bytes], Any] | None:
         return importlib.import_module("msgspec.json").decode
     except ModuleNotFoundError:
         return None
-
-
-def text_of(where: str, data: bytes) -> str:
-    """Return bytes as a text; raise InputError for bytes that are not UTF-8."""
-    if b"\0" in data:
-        raise InputError(
-            f"{where}: holds a NUL at byte {data.index(0)}, so it is binary, or text "
-            "in another encoding; convert it to UTF-8 first, or leave it out"
-        )
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise _not_utf8(where, error) from error
-
-
-def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
-    return InputError(
-        f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); convert it "
-        "first"
-    )
 
 
 def _lacks(kind: str, name: str, names: Sequence[str]) -> str:

@@ -17,12 +17,12 @@ import csv
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
+from roxxel_prepare._inputs.formats import text_of
 from roxxel_prepare._inputs.input_file import InputError, reason
 from roxxel_prepare._inputs.row_documents import (
     check_columns,
     json_document,
     row_document,
-    text_of,
     tried,
 )
 
