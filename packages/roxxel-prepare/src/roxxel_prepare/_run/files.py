@@ -22,9 +22,8 @@ from roxxel_prepare._plan.side import (
     recipes_of,
 )
 from roxxel_prepare._plan.units import UNIT_BYTES
-from roxxel_prepare._run.driving import check_part, runner_of
+from roxxel_prepare._run.driving import Progress, check_part, runner_of
 from roxxel_prepare._run.preparation import PartSummary, commit_units, prepare
-from roxxel_prepare._run.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from roxxel_prepare._inputs.input_record import Inputs
     from roxxel_prepare._plan.units import Unit
-    from roxxel_prepare._run.progress import Progress
+    from roxxel_prepare._run.driving import Progress
     from roxxel_prepare._run.runners import Runner
     from roxxel_prepare._run.unit_writer import UnitRecord
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from roxxel_format.texts import TextCodec
 
     from roxxel_prepare._plan.units import UnitDone
-    from roxxel_prepare._run.progress import Progress
+    from roxxel_prepare._run.driving import Progress
 
 _RULES = 1
 """Version of the comparison: another version finds other places."""
