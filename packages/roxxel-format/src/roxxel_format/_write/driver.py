@@ -63,6 +63,11 @@ if TYPE_CHECKING:
 # The number in the name of a task's shard is that of the task and 18 random digits.
 _PER_TASK = 10**18
 
+_WRITE_AGAIN = (
+    "so this write was discarded; to replace the other, write again with "
+    'exist="replace"'
+)
+
 
 class CorpusWrite:
     """One write of a corpus, from the checks of the arguments to the commit.
@@ -486,12 +491,6 @@ def write_shards(
     )
 
 
-_WRITE_AGAIN = (
-    "so this write was discarded; to replace the other, write again with "
-    'exist="replace"'
-)
-
-
 def commit(
     recipe: Recipe,
     place: Place,
@@ -563,6 +562,11 @@ def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:
     end = place.end if recipe.exist == "append" else Manifest()
     if end.versions:
         for_corpus(recipe, end, place.pattern)
+        if place.lists(new.shards.names[:1]):
+            raise FileExistsError(
+                f"{place.folder}{new.shards.names[0]}: another process committed the "
+                "same units during this write; to append them twice, write again"
+            )
     else:
         assert recipe.stored is not None  # noqa: S101 - a document decided
         end = Manifest(
@@ -572,11 +576,6 @@ def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:
             tokenizer=recipe.tokenizer_record,
             kind=recipe.kind,
             bins=None if recipe.pack is None else BinTable(recipe.pack),
-        )
-    if end.versions and place.lists(new.shards.names[:1]):
-        raise FileExistsError(
-            f"{place.folder}{new.shards.names[0]}: another process committed the "
-            "same units during this write; to append them twice, write again"
         )
     version = end.last.followed_by(
         new.shards, new.bins, recipe.recorded, recipe.encoder, recipe.tokenizer_file
