@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import os
+import threading
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, cast, overload
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute
 
-from roxxel_format._read.cached import CachedFiles
+from roxxel_format._read.cached import CachedFiles, cached
 from roxxel_format._read.columns import item_text
+from roxxel_format._read.files import with_room
 from roxxel_format._read.lengths import Lengths
 from roxxel_format._read.line import each_at
-from roxxel_format._read.reader import Check, CorpusReader, LazyReader
+from roxxel_format._read.opening import is_remote, open_corpus
+from roxxel_format._read.reader import Check, CorpusReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.input_totals import input_totals
 from roxxel_format._spec.manifest import unit_of
-from roxxel_format._store.cache_folder import cache_path, cache_size
+from roxxel_format._store.cache_folder import CacheFolder, cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, name_to_write
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
@@ -30,7 +33,6 @@ from roxxel_format._write.transfer import copy_corpus
 from roxxel_format.token_reader import TokenReader
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
@@ -93,14 +95,19 @@ class Roxxel(TokenReader):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        self._lazy = LazyReader(
-            absolute(filepath),
-            check,
-            version,
-            timeout_s,
-            None if cache is None else cache_path(cache),
-            None if cache_bytes is None else cache_size(cache_bytes),
-        )
+        self._filepath = absolute(filepath)
+        self._version, self._timeout_s = version, timeout_s
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s must be positive, got {timeout_s}")
+        self._cache = None if cache is None else cache_path(cache)
+        self._cache_bytes = None if cache_bytes is None else cache_size(cache_bytes)
+        self._check_cache()
+        self._check = _checked(check)
+        self._pinned: str | None = None  # The version that was opened first.
+        self._opened: CorpusReader | None = None
+        # Locks for opening and closing, one for each process: a lock that another
+        # thread holds during a fork stays locked in the child.
+        self._locks: dict[int, threading.Lock] = {}
 
     def with_check(self, check: Check) -> Self:
         """Return the same corpus and version, read with another `check`.
@@ -111,7 +118,9 @@ class Roxxel(TokenReader):
         Raises:
             ValueError: `check` is neither `"headers"` nor `"blocks"`.
         """
-        return self._copy(check=check, opened=None)
+        other = copy.copy(self)
+        other._check = _checked(check)  # noqa: SLF001 - a copy
+        return other
 
     def with_version(self, fingerprint: str) -> Self:
         """Return the same corpus at another version.
@@ -122,16 +131,18 @@ class Roxxel(TokenReader):
         Raises:
             ShardError: The corpus has no such version, or was replaced.
         """
-        lazy = self._lazy
-        opened = lazy.opened if lazy.pinned == fingerprint else None
-        other = self._copy(version=fingerprint, pinned=None, opened=opened)
+        opened, pinned = self._opened, self._pinned
+        other = copy.copy(self)
+        other._version, other._pinned = fingerprint, None  # noqa: SLF001 - a copy
+        if pinned == fingerprint:
+            other._opened = opened  # noqa: SLF001 - a copy
         other._open()  # noqa: SLF001 - a copy
         return other
 
     @property
     def filepath(self) -> str | tuple[str, ...]:
         """The absolute path, pattern or paths that name this corpus."""
-        return self._lazy.filepath
+        return self._filepath
 
     @property
     def paths(self) -> list[str]:
@@ -628,8 +639,7 @@ class Roxxel(TokenReader):
             named_fields(field, prompt, completion, document_id, chat),
         )
         try:
-            lazy = self._lazy
-            write = CorpusWrite(lazy.filepath, recipe, timeout_s=lazy.timeout_s)
+            write = CorpusWrite(self._filepath, recipe, timeout_s=self._timeout_s)
             return write.run(data)
         finally:
             self._use_current_version()
@@ -710,8 +720,7 @@ class Roxxel(TokenReader):
             ValueError: `target` names one file, or this corpus.
             OSError: A file cannot be read or written.
         """
-        lazy = self._lazy
-        return copy_corpus(lazy.filepath, target, exist, lazy.timeout_s, progress)
+        return copy_corpus(self._filepath, target, exist, self._timeout_s, progress)
 
     def adopt(
         self, *, progress: Callable[[int, int], None] | None = None
@@ -748,7 +757,7 @@ class Roxxel(TokenReader):
             >>> Roxxel("mine_*.rox").num_documents
             2
         """
-        report = adopt(self._lazy.filepath, progress)
+        report = adopt(self._filepath, progress)
         self._use_current_version()
         return report
 
@@ -787,9 +796,8 @@ class Roxxel(TokenReader):
                 `max_shard_bytes` is below 1.
             OSError: A file cannot be read or written.
         """
-        lazy = self._lazy
         size = as_integer("max_shard_bytes", max_shard_bytes, 1)
-        done = compact(lazy.filepath, size, lazy.timeout_s, progress)
+        done = compact(self._filepath, size, self._timeout_s, progress)
         self._use_current_version()
         return done
 
@@ -821,7 +829,8 @@ class Roxxel(TokenReader):
 
     def close(self) -> None:
         """Close all files; the next use opens the same version again."""
-        self._lazy.close()
+        with self._lock():
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -830,19 +839,55 @@ class Roxxel(TokenReader):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._lazy.filepath!r})"
+        return f"{type(self).__name__}({self._filepath!r})"
+
+    def __getstate__(self) -> Any:
+        # A copy or an unpickled object is closed, and opens the same version.
+        closed: dict[str, Any] = {"_opened": None, "_locks": {}}
+        state: Any = super().__getstate__()
+        if isinstance(state, tuple):  # of a subclass with slots
+            members, slots = cast("Any", state)
+            return members | closed, slots
+        return state | closed
 
     def _open(self) -> CorpusReader:
-        return self._lazy.opened or self._lazy.open()
+        opened = self._opened
+        if opened is not None:
+            return opened
+        with self._lock():
+            if self._opened is None:
+                version = self._pinned or self._version
+                contents = with_room(
+                    lambda: open_corpus(self._filepath, version, self._timeout_s)
+                )
+                self._pinned = contents.fingerprint
+                if self._cache is not None:
+                    folder = CacheFolder(self._cache, self._cache_bytes)
+                    contents = cached(contents, folder)
+                self._opened = CorpusReader(contents, checked=self._check == "blocks")
+            return self._opened
+
+    def _check_cache(self) -> None:
+        if self._cache is None:
+            if self._cache_bytes is not None:
+                raise ValueError("cache_bytes is given without cache; pass a folder")
+            return
+        if not is_remote(self._filepath):
+            raise ValueError(
+                f"{self._filepath}: is on a disk, where a cache has no use; leave "
+                "cache out"
+            )
+
+    def _lock(self) -> threading.Lock:
+        return self._locks.setdefault(os.getpid(), threading.Lock())
+
+    def _release(self) -> None:
+        if self._opened is not None:
+            self._opened.release()
+            self._opened = None
 
     def _place(self) -> Place:
-        return place_of(self._lazy.filepath, self._lazy.timeout_s)
-
-    def _copy(self, **changed: Any) -> Self:
-        """Return a copy whose reader has other arguments."""
-        other = copy.copy(self)
-        other._lazy = replace(self._lazy, **changed)  # noqa: SLF001 - a copy
-        return other
+        return place_of(self._filepath, self._timeout_s)
 
     def _use_current_version(self) -> None:
         """Close the corpus, so that the next use chooses the version again.
@@ -850,5 +895,12 @@ class Roxxel(TokenReader):
         It then opens the version that the constructor was given, else the current
         version.
         """
-        self.close()
-        self._lazy = replace(self._lazy, pinned=None)
+        with self._lock():
+            self._release()
+            self._pinned = None
+
+
+def _checked(check: Check) -> Check:
+    if check not in ("headers", "blocks"):
+        raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
+    return check

@@ -1,24 +1,19 @@
 """Read an open corpus: windows, ranges, documents and prefetch hints.
 
-`Line` reads the tokens. This module checks dtypes, finds documents, opens and closes
-the corpus, and computes prefetch hints.
+`Line` reads the tokens. This module checks dtypes, finds documents, and computes
+prefetch hints.
 """
 
 from __future__ import annotations
 
 import mmap
-import os
-import threading
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from roxxel_format._read.cached import cached
 from roxxel_format._read.columns import Column
-from roxxel_format._read.files import with_room
 from roxxel_format._read.line import (
     Line,
     check_range,
@@ -26,7 +21,6 @@ from roxxel_format._read.line import (
     parse_windows,
     result_dtype,
 )
-from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.spans import (
     Spans,
@@ -36,7 +30,6 @@ from roxxel_format._read.spans import (
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.manifest import tokenizer_identity
-from roxxel_format._store.cache_folder import CacheFolder
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -69,81 +62,6 @@ _WINDOWS_AT_ONCE = 128
 
 _SAMPLED_WINDOWS = 16
 """Maximum number of a hint's windows that are looked up in the system's cache."""
-
-
-@dataclass
-class LazyReader:
-    """A corpus that opens at its first use, and then stays at one version.
-
-    A copy or an unpickled object is closed, and opens the same version. `version` is
-    the fingerprint to open, None for the current version. `pinned` is the fingerprint
-    of the opened version.
-    """
-
-    filepath: str | tuple[str, ...]
-    check: Check
-    version: str | None
-    timeout_s: float
-    cache: str | None = None
-    cache_bytes: int | None = None
-    pinned: str | None = None
-    opened: CorpusReader | None = None
-    # Locks for opening and closing, one for each process: a lock that another thread
-    # holds during a fork stays locked in the child.
-    _locks: dict[int, threading.Lock] = field(
-        default_factory=dict[int, threading.Lock], init=False
-    )
-
-    def __post_init__(self) -> None:
-        if not self.timeout_s > 0:
-            raise ValueError(f"timeout_s must be positive, got {self.timeout_s}")
-        self._check_cache()
-        if self.check not in ("headers", "blocks"):
-            raise ValueError(f'check must be "headers" or "blocks", got {self.check!r}')
-
-    def open(self) -> CorpusReader:
-        """Open the corpus if it is closed, and return its reader."""
-        opened = self.opened
-        if opened is not None:
-            return opened
-        with self._lock():
-            if self.opened is None:
-                version = self.pinned or self.version
-                contents = with_room(
-                    lambda: open_corpus(self.filepath, version, self.timeout_s)
-                )
-                self.pinned = contents.fingerprint
-                if self.cache is not None:
-                    contents = cached(
-                        contents, CacheFolder(self.cache, self.cache_bytes)
-                    )
-                is_checked = self.check == "blocks"
-                self.opened = CorpusReader(contents, checked=is_checked)
-            return self.opened
-
-    def close(self) -> None:
-        """Close all files; the next use opens the same version again."""
-        with self._lock():
-            if self.opened is not None:
-                self.opened.release()
-                self.opened = None
-
-    def _check_cache(self) -> None:
-        if self.cache is None:
-            if self.cache_bytes is not None:
-                raise ValueError("cache_bytes is given without cache; pass a folder")
-            return
-        if not is_remote(self.filepath):
-            raise ValueError(
-                f"{self.filepath}: is on a disk, where a cache has no use; leave cache "
-                "out"
-            )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"opened": None, "_locks": {}}
-
-    def _lock(self) -> threading.Lock:
-        return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
 class CorpusReader:
