@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def begin(folder: QuickstartFolder, steps: int = 20) -> RunConfig:
     """Begin a run of fake corpora in a folder."""
-    config = new_config(folder.path, steps, 3)
+    config = new_config(folder.path, steps)
     with folder.claimed():
         folder.staged.mkdir()
         (folder.staged / "library.rox").write_text(f"{steps} steps")
@@ -159,7 +159,7 @@ def test_two_quickstarts_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_both_phases_have_steps_and_the_second_can_grow(
     tmp_path: Path, steps: int
 ) -> None:
-    config = new_config(tmp_path, steps, 0)
+    config = new_config(tmp_path, steps)
     longer = lengthened(config, steps + 7)
 
     first, last = config.schedule.phases

@@ -4,7 +4,6 @@ import inspect
 import json
 import pydoc
 import re
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -279,47 +278,6 @@ def test_a_plan_is_json_for_programs(
     assert found.pop("held_out")[""]["epochs"] == {"self": 0.2}
     assert found.pop("scans") == []
     assert found == json.loads(json.dumps(plan.to_dict()))
-
-
-def test_a_plan_is_a_picture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config, picture = write_project(tmp_path), tmp_path / "plan.svg"
-
-    assert main(["plan", str(config), "--plot", str(picture)]) == 0
-
-    assert picture.read_text().startswith("<?xml")
-    assert capsys.readouterr().out.endswith(f"\nwrote {picture}\n")
-    assert main(["plan", str(config), "--plot", str(picture), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)
-
-
-def test_an_ending_that_is_no_picture_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = write_project(tmp_path)
-
-    assert main(["plan", str(config), "--plot", str(tmp_path / "plan.doc")]) == 1
-
-    error = capsys.readouterr().err
-    assert error.startswith(f"roxxel: --plot {tmp_path / 'plan.doc'}: ")
-    assert error.endswith("; name a .png, .svg or .pdf file\n")
-    assert error.count("\n") == 1
-
-
-def test_without_matplotlib_the_extra_is_named(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "roxxel_curriculum._plan.picture", raising=False)
-    config = write_project(tmp_path)
-
-    assert main(["plan", str(config), "--plot", str(tmp_path / "plan.png")]) == 1
-
-    [line] = capsys.readouterr().err.splitlines()
-    assert "needs matplotlib; install it: " in line
 
 
 def test_a_schedule_that_cannot_be_met_is_the_curriculum_s_sentence(

@@ -44,8 +44,6 @@ def test_a_config_is_trained_lengthened_and_complete(
     shown = capsys.readouterr().out
     assert "This run is already complete: 6 steps" in shown
     assert "phase 1: steps" not in shown
-    assert main(["train", str(config), "-v"]) == 0
-    assert "phase 1: steps 4-5 of 1 x 16" in capsys.readouterr().out
 
     config.write_text(CONFIG.replace("steps = 2", "steps = 3"))
     assert main(["train", str(config)]) == 0

@@ -17,6 +17,8 @@ from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
+from roxxel.cli._words import Json
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -102,7 +104,7 @@ def read_status(run: RunFolder) -> RunStatus:
 
 
 def ls(
-    folders: Sequence[Annotated[str, "FOLDER"]] = (".",), *, json_: bool = False
+    folders: Sequence[Annotated[str, "FOLDER"]] = (".",), *, json_: Json = False
 ) -> None:
     """List runs: how each stands, its losses and its age.
 
@@ -114,7 +116,6 @@ def ls(
 
     Args:
         folders: A run, its URL, or a folder that holds runs (default: this folder).
-        json_: Print JSON.
 
     Example:
         roxxel ls runs

@@ -19,6 +19,7 @@ from roxxel.cli._words import (
     Branch,
     Changes,
     ConfigFile,
+    Json,
     config_of,
     set_again,
     shown_command,
@@ -57,8 +58,7 @@ def plan(
     branch: Branch = None,
     diff: Annotated[Path | None, "OTHER"] = None,
     scan: Scans = (),
-    plot: Annotated[Path | None, "FILE"] = None,
-    json_: bool = False,
+    json_: Json = False,
 ) -> None:
     """Show what a run will read, from its config file.
 
@@ -73,8 +73,6 @@ def plan(
         diff: Show how the plan of CONFIG differs from the plan of OTHER, a config file
             or the folder of a run, and from which step on; each config is planned for
             the run in its own save_path.
-        plot: Also draw the plan into a file.
-        json_: Print one JSON object.
 
     Raises:
         Found: A step reads what a scan has found.
@@ -114,10 +112,6 @@ def plan(
             "train", str(declared.file), *set_again(declared.changes), "--preflight"
         )
         say(f"\nThe model was not built. To build and measure it: {preflight}")
-    if plot is not None:
-        _draw(found, plot)
-        if not json_:
-            say(f"\nwrote {plot}")
     _check_clean(declared, reads)
 
 
@@ -270,12 +264,3 @@ def _show_notes(sets: Mapping[str, HeldOut], unread_masks: str | None) -> None:
             say(f"  note: {doubt}")
     if unread_masks:
         say(f"\nnote: {unread_masks}")
-
-
-def _draw(plan: Plan, file: Path) -> None:
-    try:
-        plan.plot(file)
-    except ValueError as error:
-        raise ConfigError(
-            f"--plot {file}: {error}; name a .png, .svg or .pdf file"
-        ) from error

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Annotated
 
 from roxxel.quickstart.folder import DEFAULT_STEPS, LIBRARY, MIN_STEPS
 
 _DEFAULT_OUT = Path("runs") / "quickstart"
-
-
-def seed(text: str) -> int:
-    """Parse a seed. argparse shows the name of this function in errors."""
-    number = int(text)
-    if not 0 <= number < 2**32:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 2**32 - 1, got {text}")
-    return number
 
 
 _LastStep = Annotated[
@@ -31,7 +22,6 @@ def quickstart(
     *,
     steps: _LastStep = None,
     out: Annotated[Path, "FOLDER"] = _DEFAULT_OUT,
-    seed: Annotated[int | None, seed, "N"] = None,
     fresh: bool = False,
 ) -> None:
     """Train a small language model on Python's own standard library.
@@ -41,7 +31,6 @@ def quickstart(
 
     Args:
         out: Folder of the run.
-        seed: Seed of the model and of the data order (default: 0).
         fresh: Remove the quickstart run in the folder and start over.
 
     Raises:
@@ -61,7 +50,6 @@ def quickstart(
             Options(
                 out=out,
                 steps=steps,
-                seed=seed,
                 fresh=fresh,
                 command=shown_command("quickstart", *extra),
                 report=shown_command("report", str(out)),

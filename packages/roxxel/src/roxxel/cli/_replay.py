@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_format import Roxxel
-from roxxel_store.command import as_text
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
@@ -31,9 +30,7 @@ from roxxel.cli._runs import (
     named_source,
     opened,
 )
-from roxxel.cli._sample import Sampling, continued
 from roxxel.cli._words import Json, tell
-from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
     from roxxel.runs.run import Run
@@ -62,8 +59,6 @@ def replay(
     step: Annotated[int | None, "STEP"] = None,
     out: Annotated[str | None, "FOLDER"] = None,
     check: Receipt = None,
-    prompt: Annotated[str | None, as_text, "TEXT"] = None,
-    sampling: Sampling,
     source: Sources = (),
     tokenizer: Tokenizer = None,
     trust: Trust = False,
@@ -77,7 +72,8 @@ def replay(
     trains the rest of the run twice with the same programs: once as it was (the
     control), and once without them. On a CPU the second branch equals, bit for bit, a
     run that never learned them. Both branches are ordinary runs, in the folder of
-    --out. The same command continues after a kill.
+    --out, which `roxxel sample` and `roxxel report` take. The same command continues
+    after a kill.
 
     Args:
         left_out: Documents.
@@ -87,8 +83,6 @@ def replay(
         out: Folder of the branches (default: RUN-replay, beside RUN).
         check: Repeat the replay of this replay.json in a scratch folder, or in --out,
             and compare everything that the receipt says; RUN says where the run is now.
-        prompt: Let control and branches continue this text.
-        sampling: The continuation of the prompt.
         launch: Processes.
 
     Raises:
@@ -104,7 +98,6 @@ def replay(
     given |= {
         "--each": each,
         "--step": step is not None,
-        "--prompt": prompt is not None,
     }
     check_alone(check, run, given)
     if launch.starts_several:
@@ -133,20 +126,11 @@ def replay(
             trust=trust,
             say=from_first(note if json_ else tell),
         )
-        samples: dict[str, str] = {}
-        if prompt is not None:
-            for branch in [result.control, *result.branches]:
-                of_branch = open_run(branch.folder, sources, trust=True)
-                samples[branch.name], _ = continued(
-                    of_branch, name, None, prompt, sampling, None, tokenizer
-                )
     if json_:
-        say(json.dumps({**result.to_dict(), "samples": samples}))
+        say(json.dumps(result.to_dict()))
         return
     tell("")
     say(str(result))
-    for branch, text in samples.items():
-        say(f"\n{branch}: {text}")
 
 
 def _chosen(

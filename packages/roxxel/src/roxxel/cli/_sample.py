@@ -74,7 +74,7 @@ def sample(
         roxxel sample runs/first --prompt 'Once upon a time'
     """
     name, step = split_step(run)
-    text, num_added = continued(
+    text, num_added = _continued(
         opened(name, source, trust=trust),
         name,
         step,
@@ -89,7 +89,7 @@ def sample(
     say(text)
 
 
-def continued(
+def _continued(
     opened_run: Run,
     name: str,
     step: int | None,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
@@ -55,7 +55,6 @@ def train(
     *,
     set_: Changes = (),
     branch: Branch = None,
-    verbose: Annotated[bool, "-v"] = False,
     preflight: bool = False,
     launch: Launch,
     typed: Sequence[str],
@@ -70,7 +69,6 @@ def train(
     same command once per process, as with `srun`: the processes connect by themselves.
 
     Args:
-        verbose: Print the whole plan at the start, not only if it changed.
         preflight: Check everything, compile every phase, try a few steps, print how
             long the run takes here with its memory and disk space, and exit.
         launch: Processes.
@@ -84,7 +82,7 @@ def train(
     """
     declared = config_of(config, set_, branch)
     check_model_args(declared)
-    before = None if preflight or verbose else _before(declared)
+    before = None if preflight else _before(declared)
     done = None if before is None else _steps_of_complete(declared, *before)
     if launch.starts_several and done is None:
         run_several(launch, typed)
@@ -109,7 +107,7 @@ def train(
         return
     if is_first:
         is_new = before is not None and _reads_otherwise(declared, before[1])
-        _begin(declared, trainer.plan(), is_whole=verbose or is_new)
+        _begin(declared, trainer.plan(), is_whole=is_new)
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:

@@ -70,14 +70,13 @@ class QuickstartError(ValueError):
     """A request is invalid or does not fit the folder; nothing was changed."""
 
 
-def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfig:
+def new_config(path: Path, steps: int, data: str = _DATA) -> RunConfig:
     """Return the config of a new run: short contexts first, then long ones.
 
     Args:
         path: Folder of the run.
         steps: Steps of the whole run. The intervals of logging, evaluation and
             checkpoints are computed from this number.
-        seed: Seed of the model and of the data order.
         data: Folder of the corpora below `path`.
     """
     boundary = max(1, steps * 7 // 10)
@@ -96,8 +95,7 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
         # After 20 epochs a small model has memorised the code.
         schedule=Schedule(phases, max_epochs=20, primary="library"),
         model=MODEL,
-        model_args={"preset": "tiny", "seed": seed, "peak_rate": _PEAK_RATE},
-        seed=seed,
+        model_args={"preset": "tiny", "peak_rate": _PEAK_RATE},
         save_path=".",
         trainer=TrainerConfig(
             log_every=max(1, steps // 20),

@@ -55,7 +55,6 @@ class Options:
         out: Folder of the run.
         steps: Steps of the whole run. None means the steps of the run in the folder, or
             the default for a new run.
-        seed: Seed. None means the seed of the run in the folder, or 0 for a new run.
         fresh: Whether to remove the run in the folder first.
         command: Command line that continues the run, printed for the user to copy.
         report: Command line that writes the report of the run, also printed.
@@ -64,7 +63,6 @@ class Options:
 
     out: Path
     steps: int | None
-    seed: int | None
     fresh: bool
     command: str
     report: str
@@ -109,7 +107,7 @@ def quickstart(options: Options, say: Say) -> None:
 
 def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
     """Return the config of the folder's run, with new `steps`; None for a new run."""
-    steps, seed, path = options.steps, options.seed, folder.path
+    steps, path = options.steps, folder.path
     if steps is not None and steps < MIN_STEPS:
         raise QuickstartError(
             f"--steps must be {MIN_STEPS} or more, one for each phase, got {steps}"
@@ -120,11 +118,6 @@ def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
     config = folder.config()
     if config is None:
         return None
-    if seed is not None and seed != config.seed:
-        raise QuickstartError(
-            f"{path}: this run was started with --seed {config.seed}, not {seed}; "
-            "leave --seed out to continue, or give another --out"
-        )
     for (source,) in config.sources.values():
         if not config.path(source).is_file():
             raise QuickstartError(
@@ -161,15 +154,15 @@ def _read(say: Say) -> Library:
 
 def _begin(folder: QuickstartFolder, options: Options, library: Library) -> RunConfig:
     """Write the corpora of a new run. If the corpora suffice, replace an old run."""
-    steps, seed = options.steps or DEFAULT_STEPS, options.seed or 0
+    steps = options.steps or DEFAULT_STEPS
     write_corpora(folder.staged, library)
     try:
-        _check_steps(new_config(folder.path, steps, seed, folder.staged.name))
+        _check_steps(new_config(folder.path, steps, folder.staged.name))
     except BaseException:
         shutil.rmtree(folder.staged)
         raise
     folder.replace_run()
-    return new_config(folder.path, steps, seed)
+    return new_config(folder.path, steps)
 
 
 def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
