@@ -20,7 +20,7 @@ from roxxel.cli import COMMANDS, PASSED_ON
 from roxxel.cli import main as roxxel
 from roxxel_store.command import EXIT_CODES, show_warning
 
-from .tools.options import actions_of, commands
+from .tools.options import actions_of, commands, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,6 +52,13 @@ def test_every_program_prints_a_warning_as_a_line(
     assert run(program, ["--help"]) == 0
 
     assert warnings.showwarning is show_warning
+
+
+def test_commands_and_options_are_few() -> None:
+    num_commands, num_options = counted()
+
+    assert num_commands <= 28, "give a command an option, or take one away"
+    assert num_options <= 116, "share the type of an option, or take one away"
 
 
 @pytest.mark.parametrize("name", EVERY)

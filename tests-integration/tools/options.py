@@ -52,18 +52,23 @@ def program_of(command: str) -> str:
     return f"roxxel-{words[1]}" if len(words) > 2 else "roxxel"
 
 
+def counted() -> tuple[int, int]:
+    """Return the numbers of commands, and of options of all programs."""
+    every = [(program_of(name), options_of(parser)) for name, parser in commands()]
+    distinct = {(program, *each) for program, found in every for each in found.items()}
+    return len(every), len(distinct)
+
+
 def main() -> None:
-    distinct: set[tuple[str, str, str]] = set()
-    num_commands = num_shown = 0
+    num_shown = 0
     for name, parser in commands():
         found = options_of(parser)
-        num_commands += 1
         num_shown += len(found)
-        distinct |= {(program_of(name), *each) for each in found.items()}
         print(f"{name:22} {len(found):>3}  {' '.join(found)}")
+    num_commands, num_options = counted()
     print(
-        f"{num_commands} commands; {len(distinct)} options, of which a shared one "
-        f"counts once for each program; {num_shown} on all pages of help"
+        f"{num_commands} commands; {num_options} options, of which a shared one counts "
+        f"once for each program; {num_shown} on all pages of help"
     )
 
 
