@@ -10,7 +10,7 @@ import zlib
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 from roxxel_format import ChecksumError, Roxxel, ShardError
 
 from .helpers import corpus_of, documents_of, line_of, shard_at
+
+if TYPE_CHECKING:
+    from roxxel_format._spec.layout import Layout
 
 DOCUMENTS = documents_of(900, 0, 333)
 LINE = line_of(DOCUMENTS, [5])
@@ -413,6 +416,39 @@ def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:
     assert report.num_shards == corpus.num_shards
 
 
+def sealed(data: bytearray, layout: Layout) -> bytes:
+    """Return the bytes of a shard with the checksums and digests of its content."""
+    at, size = layout.sections, layout.head.block_size
+    blocks = [
+        zlib.crc32(data[start : min(start + size, at.checksums)])
+        for start in range(at.tokens, at.checksums, size)
+    ]
+    struct.pack_into(f"<{len(blocks)}I", data, at.checksums, *blocks)
+    foot = data[-256:]
+    struct.pack_into("<I", foot, 120, zlib.crc32(data[at.checksums : at.metadata]))
+    sections = data[at.documents : at.metadata]
+    content = blake2b(data[16:44] + foot[8:44] + sections, digest_size=32).digest()
+    covered = data[:4096] + data[at.documents : at.foot] + foot[:128] + content
+    foot[128:192] = content + blake2b(covered, digest_size=32).digest()
+    struct.pack_into("<I", foot, 244, zlib.crc32(foot[:244]))
+    return bytes(data[:-256] + foot)
+
+
+@pytest.mark.parametrize("ends", [(4, 4, 12), (8, 4, 12)])
+def test_ends_that_no_documents_can_have_are_damage(
+    tmp_path: Path, ends: tuple[int, ...]
+) -> None:
+    path = tmp_path / "a.rox"
+    Roxxel(path).write(documents_of(3, 3, 3), separator=5)
+    layout = shard_at(path).layout
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<3Q", data, layout.sections.documents, *ends)
+    path.write_bytes(sealed(data, layout))
+
+    with pytest.raises(ShardError, match="the ends of its documents are out of order"):
+        Roxxel(path).document_spans(0, 12)
+
+
 def test_verify_finds_padding_that_is_not_zero_though_its_checksum_holds(
     tmp_path: Path,
 ) -> None:
@@ -422,16 +458,7 @@ def test_verify_finds_padding_that_is_not_zero_though_its_checksum_holds(
     at = layout.sections
     data = bytearray(path.read_bytes())
     data[at.documents - 48] = 1
-    last_block = zlib.crc32(data[at.documents - 512 : at.documents])
-    struct.pack_into("<I", data, at.checksums + 4 * 3, last_block)
-    foot = data[-256:]
-    struct.pack_into("<I", foot, 120, zlib.crc32(data[at.checksums : at.metadata]))
-    sections = data[at.documents : at.metadata]
-    content = blake2b(data[16:44] + foot[8:44] + sections, digest_size=32).digest()
-    covered = data[:4096] + data[at.documents : at.foot] + foot[:128] + content
-    foot[128:192] = content + blake2b(covered, digest_size=32).digest()
-    struct.pack_into("<I", foot, 244, zlib.crc32(foot[:244]))
-    path.write_bytes(data[:-256] + foot)
+    path.write_bytes(sealed(data, layout))
     corpus = Roxxel(path, check="blocks")
     assert corpus.read([0], 1000)[0].tolist() == documents_of(1000)[0].tolist()
 
