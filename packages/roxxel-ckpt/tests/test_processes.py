@@ -61,6 +61,14 @@ NOT_STARTED = (
     f"CheckpointWriteError: run: the save of step 5 cannot begin ({NO_THREAD}); "
     "earlier checkpoints are unchanged"
 )
+LOST_FILES = (
+    "the files of process 1 are not in run, so the step could not be restored; give "
+    "checkpoint_path a folder on a disk that all processes share"
+)
+REPLACED = (
+    "CheckpointDamagedError: {}/2: cannot be used because it was replaced while the "
+    "processes verified it; restore() without a step uses the newest sound checkpoint"
+)
 NOT_SHARED = (
     "CheckpointWriteError: link-{}/run: process 1 does not see the file that process 0 "
     "wrote here, so no checkpoint could be restored; give checkpoint_path a folder on "
@@ -83,6 +91,8 @@ FIRST_SAYS = [
     LATE,
     LATE_AGAIN,
     FAILED.format(5, f"process 1: {NO_THREAD}"),
+    FAILED.format(5, LOST_FILES),
+    REPLACED.format("one_process"),
     NOT_SHARED.format(0),
     NOT_SHARED.format(0),
     DAMAGED_TREE,
@@ -98,6 +108,8 @@ SECOND_SAYS = [
     REFUSED.format("process 0: "),
     LATE,
     NOT_STARTED,
+    FAILED.format(5, f"process 0: {LOST_FILES}"),
+    REPLACED.format("golden_one"),
     NOT_SHARED.format(1),
     NOT_SHARED.format(1),
     DAMAGED_TREE,

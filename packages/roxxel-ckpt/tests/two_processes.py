@@ -24,6 +24,7 @@ from roxxel_ckpt import (
     CheckpointStateLostError,
 )
 from roxxel_ckpt._arrays import orbax
+from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt.coordination import (
     Channel,
     CoordinationService,
@@ -213,6 +214,25 @@ class Run:
             self.failure_of(lambda: self.whole_save(self.saving, 5))
         assert self.saving.steps() == [2, 3, 4]
 
+    def lose_files(self) -> None:
+        """Lose on the disk what the second process has written of a save."""
+        deliver = LocalFolder.deliver
+
+        def lose(folder: LocalFolder, staging: Path) -> None:
+            deliver(folder, staging)
+            if self.index == 1:
+                (staging.parent / "digests" / "1.json").unlink()
+
+        with patch.object(LocalFolder, "deliver", lose):
+            self.failure_of(lambda: self.whole_save(self.saving, 5))
+        assert self.saving.steps() == [2, 3, 4]
+
+    def read_two_saves(self) -> None:
+        """Restore a step that each process finds as another save of it."""
+        name = ("one_process", "golden_one")[self.index]
+        reading = Checkpointer(self.parent / name, self.model, timeout=600)
+        self.failure_of(lambda: reading.restore(2))
+
     def share_no_folder(self) -> None:
         """Save where every process sees another folder under the same path."""
         link = self.parent / f"link-{self.index}"
@@ -328,6 +348,8 @@ def main() -> None:
     run.be_late()
     run.read_late()
     run.start_no_thread()
+    run.lose_files()
+    run.read_two_saves()
     run.share_no_folder()
     run.save_a_tree()
     run.share_small_leaves()
