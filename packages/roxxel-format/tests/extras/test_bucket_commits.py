@@ -100,12 +100,15 @@ def test_clean_deletes_nothing_that_was_committed_since_it_looked(
     assert Roxxel(URL).verify().ok
 
 
-def test_a_bucket_is_listed_once_to_be_cleaned(bucket: Bucket) -> None:
+def test_a_bucket_is_listed_once_to_be_cleaned_of_old_files(bucket: Bucket) -> None:
     corpus = Roxxel(URL)
-    _, _, name = corpus.paths[0].rpartition("/")
-    left = bucket.folder / name.replace("_00000_", "_00001_")
+    folder, _, name = corpus.paths[0].rpartition("/")
+    left, young = (
+        bucket.folder / name.replace("_00000_", f"_0000{number}_") for number in (1, 2)
+    )
     left.write_bytes(b"left by a killed write")
     os.utime(left, (0, 0))
+    young.write_bytes(b"perhaps its writer lives")
     names = client.Bucket.names
 
     with mock.patch.object(
@@ -113,4 +116,5 @@ def test_a_bucket_is_listed_once_to_be_cleaned(bucket: Bucket) -> None:
     ) as listed:
         removed = corpus.remove_leftovers()
 
-    assert (len(removed), listed.call_count) == (1, 1)
+    assert (removed, listed.call_count) == ([f"{folder}/{left.name}"], 1)
+    assert young.exists()
