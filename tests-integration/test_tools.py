@@ -172,7 +172,7 @@ def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
         "a TOML file to a Trainer": 81,
         "a second start": 89,
         "a resume": 56,
-        "ls": 11,
+        "ls": 10,
         "report": 28,
         "a refused replay": 61,
     }

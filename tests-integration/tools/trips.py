@@ -3,8 +3,9 @@
     python tests-integration/tools/trips.py
 
 prints a row for each trip of the lower house, such as an array that becomes a corpus:
-the modules of Roxxel that run, their functions and calls, and the returns. A return is
-a pair of modules of which the first calls the second, although the second was entered
+the modules of Roxxel that run, their functions, the moves and the returns. A move is a
+call in another module than the call before it, on the thread of the job. A return is a
+pair of modules of which the first calls the second, although the second was entered
 before it: there a reader who follows the job down goes back up. Each trip is made once
 before it is counted, so imports and first checks do not count. Modules of the package
 roxxel itself are left out, and so are generated functions, such as the constructor of a
@@ -36,7 +37,9 @@ class Trip:
 
     def __init__(self) -> None:
         self.modules: list[str] = []
-        self.num_calls = 0
+        self.num_moves = 0
+        self._thread = threading.get_ident()
+        self._at = ""
         self._functions: set[str] = set()
         self._pairs: set[tuple[str, str]] = set()
 
@@ -48,7 +51,9 @@ class Trip:
 
     def note(self, caller: str | None, called: str, function: str) -> None:
         """Note a call of a function, from a module or from outside."""
-        self.num_calls += 1
+        if called != self._at and threading.get_ident() == self._thread:
+            self._at = called
+            self.num_moves += 1
         self._functions.add(f"{called} {function}")
         if called not in self.modules:
             self.modules.append(called)
@@ -58,7 +63,7 @@ class Trip:
     def __str__(self) -> str:
         return (
             f"{len(self.modules)} modules, {len(self._functions)} functions, "
-            f"{self.num_calls} calls, {self.num_returns} returns"
+            f"{self.num_moves} moves, {self.num_returns} returns"
         )
 
 

@@ -1,11 +1,6 @@
-"""How every command writes a large number, a duration or the lines of a table."""
+"""How every command writes a large number or a duration."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
 
 _UNITS = (
     *(("E", 10**18), ("P", 10**15), ("T", 10**12)),
@@ -65,27 +60,6 @@ def short_duration(seconds: float) -> str:
     size, unit = next((u for u in units if seconds >= 2 * u[0]), units[-1])
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Return the rows of a table as lines.
-
-    Args:
-        rows: The cells of each row, the same number in all; the first row is the heads.
-        right: The columns whose cells end at the right, such as numbers.
-
-    Example:
-        >>> aligned([("run", "step"), ("first", "12")], right=[1])
-        ['run    step', 'first    12']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def counted(number: int, noun: str) -> str:

@@ -11,6 +11,10 @@ from __future__ import annotations
 import re
 import sys
 from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
 
 _LAYOUT = "\n\t"
 """Control characters with which our own lines are laid out."""
@@ -68,6 +72,27 @@ def in_html(text: str) -> str:
         '&lt;b&gt;\\x1b'
     """
     return escape(shown(text))
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Return the rows of a table as lines.
+
+    Args:
+        rows: The cells of each row, the same number in all; the first row is the heads.
+        right: The columns whose cells end at the right, such as numbers.
+
+    Example:
+        >>> aligned([("run", "step"), ("first", "12")], right=[1])
+        ['run    step', 'first    12']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def say(text: str = "", *, end: str = "\n") -> None:

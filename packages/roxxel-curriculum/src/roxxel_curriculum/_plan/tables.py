@@ -6,8 +6,8 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from roxxel_store.amounts import aligned, counted, short_count
-from roxxel_store.screen import in_html
+from roxxel_store.amounts import counted, short_count
+from roxxel_store.screen import aligned, in_html
 
 from roxxel_curriculum._order.rounds import cut_spans
 

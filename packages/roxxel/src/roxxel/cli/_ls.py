@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.amounts import aligned
 from roxxel_store.command import Progress
 from roxxel_store.records import number
-from roxxel_store.screen import say
+from roxxel_store.screen import aligned, say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import process_index
-from roxxel_store.amounts import aligned
+from roxxel_store.screen import aligned
 from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
