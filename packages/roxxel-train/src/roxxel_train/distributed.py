@@ -24,7 +24,7 @@ from roxxel_ckpt.coordination import coordination_service
 from roxxel_train._together import launcher, meeting
 from roxxel_train._together.barriers import barrier
 from roxxel_train._together.cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
-from roxxel_train._together.texts import brief, print_error
+from roxxel_train._together.texts import print_error, titled
 from roxxel_train._together.watcher import watcher
 from roxxel_train.errors import ClusterError
 
@@ -153,6 +153,6 @@ def _connect(cluster: Cluster, timeout_s: float) -> None:
         print_error(f"{cluster} has waited {waited_s:.0f} s for the others{who}")
     if error is not None:
         raise ClusterError(
-            f"{cluster} cannot connect to the other processes ({brief(error)}); check "
+            f"{cluster} cannot connect to the other processes ({titled(error)}); check "
             "how the program was started"
         ) from error

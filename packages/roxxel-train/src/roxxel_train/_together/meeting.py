@@ -13,7 +13,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
-from roxxel_train._together.texts import brief
+from roxxel_train._together.texts import titled
 
 TELL_S = 30.0
 """Time between two lines that say who is missing."""
@@ -41,7 +41,7 @@ def missing(address: str, process: int, count: int) -> str:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, UnicodeError) as error:  # the second for a name that is none
-        return f"process 0 does not answer at {address} ({brief(error)})"
+        return f"process 0 does not answer at {address} ({titled(error)})"
     return "process 0 is there and others are missing; its output has their number"
 
 

@@ -31,7 +31,7 @@ from roxxel_ckpt.activity import doing
 
 from roxxel_train._together.barriers import check_same
 from roxxel_train._together.signals import SAVE, URGENT, WARNINGS
-from roxxel_train._together.texts import brief, named, print_error, stacks
+from roxxel_train._together.texts import named, print_error, stacks, titled
 from roxxel_train._together.watcher import Progress, watcher
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ class Processes:
                 if self._watcher is None:
                     raise
                 self._watcher.end(
-                    f"process {self._watcher.index} failed: {brief(error)}", error
+                    f"process {self._watcher.index} failed: {titled(error)}", error
                 )
 
     def _on_news(self, number: int, kind: str, *values: Any) -> None:

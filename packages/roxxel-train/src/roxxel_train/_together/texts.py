@@ -20,7 +20,7 @@ def named(indices: Sequence[int]) -> str:
     return f"process{'es' if len(indices) > 1 else ''} {listed}"
 
 
-def brief(error: BaseException) -> str:
+def titled(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

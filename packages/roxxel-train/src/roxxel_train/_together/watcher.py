@@ -66,7 +66,7 @@ from roxxel_train._together.cluster import check_connected, is_ray_worker
 from roxxel_train._together.holders import MOST_NAMED, START, Holders, Life, during
 from roxxel_train._together.links import Links
 from roxxel_train._together.news import News
-from roxxel_train._together.texts import brief, named, print_error, stacks
+from roxxel_train._together.texts import named, print_error, stacks, titled
 from roxxel_train.errors import (
     ClusterError,
     LogWriteError,
@@ -293,7 +293,7 @@ class Watcher:
             return True
         if isinstance(error, _ALIKE):
             return False
-        cause = f"process {self.index} failed: {brief(error)}"
+        cause = f"process {self.index} failed: {titled(error)}"
         if _is_echo(error):
             with suppress(Exception):  # without the service, report our own error
                 before = self.service.entries(f"{_KEYS}/alive/")
@@ -340,8 +340,8 @@ class Watcher:
             reason, is_hang = published[0]
         if error is not None and not is_ours(error):
             print_error("".join(traceback.format_exception(error)))
-        elif error is not None and brief(error) not in reason:
-            print_error(brief(error))
+        elif error is not None and titled(error) not in reason:
+            print_error(titled(error))
         text = f"the run ends: {reason}"
         if is_hang:
             text += f"\nthe stacks of process {self.index}:\n{stacks()}"
@@ -376,7 +376,7 @@ class Watcher:
                 # When the program shuts JAX down, the service ends before the client.
                 if self._closed.wait(2 * _TICK_S) or not self._has_service():
                     break
-                self.end(f"process {self.index} failed: {brief(error)}", error)
+                self.end(f"process {self.index} failed: {titled(error)}", error)
         links.close()
 
     def _time_requests(self) -> None:
@@ -407,7 +407,7 @@ class Watcher:
         except OSError as error:
             print_error(
                 f"process {self.index} cannot connect to process 0 at "
-                f"{self.service.host} ({brief(error)}), so only JAX detects that "
+                f"{self.service.host} ({titled(error)}), so only JAX detects that "
                 "this process is killed or stopped, after 100 seconds or more; open "
                 "the ports between the hosts"
             )
@@ -432,7 +432,7 @@ class Watcher:
                 # If process 0 has died, the other thread notices it meanwhile.
                 if self._closed.wait(2 * _TICK_S) or not self._has_service():
                     return
-                self.end(f"process {self.index} failed: {brief(error)}", error)
+                self.end(f"process {self.index} failed: {titled(error)}", error)
 
     def _exchange(self, links: Links, waited_s: float) -> None:
         """Publish a sign of life when it is due; in process 0, watch the others."""
