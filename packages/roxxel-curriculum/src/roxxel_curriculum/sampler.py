@@ -7,7 +7,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
-from roxxel_format import Roxxel
 from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._bind.fields import (
@@ -471,10 +470,8 @@ class Sampler(Generic[Batch_co]):
 
         None for a source whose reader is not a `Roxxel`.
         """
-        return {
-            name: reader.filepath if isinstance(reader, Roxxel) else None
-            for name, reader in zip(self.source_names, self._readers, strict=True)
-        }
+        sources = self._solution.declaration.sources
+        return {source.name: source.path for source in sources}
 
     @property
     def unread_masks(self) -> str | None:
@@ -490,7 +487,7 @@ class Sampler(Generic[Batch_co]):
             for name, source, record in zip(
                 self.source_names, sources, recorded, strict=True
             )
-            if record.get("loss_mask") is None and "loss_mask" in source.reader.columns
+            if record.get("loss_mask") is None and source.has_mask
         ]
         if not found:
             return None

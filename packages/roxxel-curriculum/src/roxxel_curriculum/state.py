@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._plan.solution import ResolvedPhase
+from roxxel_curriculum._plan.withdrawn import Withdrawal
 
 if TYPE_CHECKING:
     from roxxel_curriculum._plan.solution import Solution
@@ -128,6 +129,11 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
         )
         for index, (entry, stop) in enumerate(zip(entries, bounds[1:], strict=True))
     ]
+
+
+def recorded_withdrawals(state: Mapping[str, Any]) -> tuple[Withdrawal, ...]:
+    """Return what a state records as withdrawn."""
+    return tuple(map(Withdrawal.from_json, state.get("without", ())))
 
 
 def drawn_sources(state: Mapping[str, Any]) -> set[str]:

@@ -14,7 +14,7 @@ from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
 from roxxel_curriculum._plan.solution import Declaration, Skip, Solution, Source
 from roxxel_curriculum._plan.solver import Solver
-from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
+from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
 from roxxel_curriculum.state import (
@@ -22,6 +22,7 @@ from roxxel_curriculum.state import (
     order_name,
     recorded_masks,
     recorded_phases,
+    recorded_withdrawals,
 )
 
 if TYPE_CHECKING:

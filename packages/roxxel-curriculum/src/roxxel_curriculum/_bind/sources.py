@@ -8,7 +8,7 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from roxxel_format import ShardError, TokenReader
+from roxxel_format import Roxxel, ShardError, TokenReader
 
 from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._errors import CurriculumError
@@ -100,6 +100,8 @@ def _facts(reader: TokenReader) -> dict[str, Any]:
         "token_range": reader.token_range_seen,
         "unit": reader.unit or 1,
         "num_padding": reader.num_padding,
+        "path": reader.filepath if isinstance(reader, Roxxel) else None,
+        "has_mask": "loss_mask" in reader.columns,
         # A part is cut as the source whose part it is.
         "num_spans": reader.num_spans if isinstance(reader, PartReader) else None,
     }

@@ -53,6 +53,8 @@ class Source:
     token_range: tuple[int, int] | None = None  # None if the reader does not know
     unit: int = 1  # tokens of a bin; 1 if the source is not packed
     num_padding: int = 0  # tokens that are padding
+    path: str | tuple[str, ...] | None = None  # None if the reader is no `Roxxel`
+    has_mask: bool = False  # whether it says which tokens not to learn
     num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
     declared: str | None = None  # the tokenizer that the curriculum names instead
 

@@ -190,6 +190,16 @@ class Withdrawal:
             "tokens": self.tokens.to_json(),
         }
 
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Withdrawal:
+        """Return a withdrawal that a checked state records."""
+        return cls(
+            entry["step"],
+            entry["source"],
+            IndexSet.from_json(entry["documents"]),
+            IndexSet.from_json(entry["tokens"]),
+        )
+
 
 def amount(documents: int, tokens: int) -> str:
     """Return how much is withdrawn, as text: `2 documents and 512 tokens`."""
@@ -312,16 +322,3 @@ class WithdrawnByStep:
     def at(self, step: int) -> Mapping[int, Withdrawal]:
         """Return the withdrawals of a step, without sources that withdraw nothing."""
         return self._found[bisect_right(self._steps, step) - 1]
-
-
-def recorded_withdrawals(state: Mapping[str, Any]) -> tuple[Withdrawal, ...]:
-    """Return the withdrawals that a checked state records."""
-    return tuple(
-        Withdrawal(
-            entry["step"],
-            entry["source"],
-            IndexSet.from_json(entry["documents"]),
-            IndexSet.from_json(entry["tokens"]),
-        )
-        for entry in state.get("without", ())
-    )
