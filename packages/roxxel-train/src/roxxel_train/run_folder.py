@@ -39,7 +39,6 @@ from roxxel_train._files.records import (
     LOCK,
     PROFILE,
     RECORD,
-    RECORD_OF_RUN,
     find_record,
 )
 from roxxel_train._files.reference import Reference, parse_reference
@@ -702,7 +701,7 @@ def data_state(
 
 def _begun_state(folder: Path) -> dict[str, Any] | None:
     """Return the data state with which a run began; None without `run.json`."""
-    record = find_record(folder / RECORD, RECORD_OF_RUN)
+    record = find_record(folder)
     return None if record is None else record["data"]
 
 

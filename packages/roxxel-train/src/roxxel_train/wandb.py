@@ -19,7 +19,7 @@ from roxxel_curriculum.run_log import KINDS, START
 from roxxel_store import missing_extra
 from roxxel_store.urls import expanded
 
-from roxxel_train._files.records import RECORD, RECORD_OF_RUN, find_record
+from roxxel_train._files.records import find_record
 from roxxel_train._log.values import drawn_values
 from roxxel_train.run_folder import RunFolder
 
@@ -154,7 +154,7 @@ class WandB:
         return self._mode in {"offline", "dryrun"}
 
     def _recorded_id(self) -> str:
-        record = find_record(self._folder / RECORD, RECORD_OF_RUN)
+        record = find_record(self._folder)
         if record is not None:
             return record["id"]
         path = self._folder / "wandb" / "run-id"

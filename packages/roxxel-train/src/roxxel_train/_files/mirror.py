@@ -269,7 +269,7 @@ def run_record(path: Path | str) -> dict[str, Any] | None:
     if isinstance(path, str):
         content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
         return None if content is None else RECORD_OF_RUN.parse(content, path)
-    return find_record(path.parent / RECORD, RECORD_OF_RUN)
+    return find_record(path.parent)
 
 
 def fetch_run(url: str, timeout_s: float = 60.0) -> Path:

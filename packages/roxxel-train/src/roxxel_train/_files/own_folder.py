@@ -15,14 +15,17 @@ from roxxel_store.files import make_folder
 from roxxel_store.output import replace_file
 from roxxel_store.urls import bucket_url
 
-from roxxel_train._files.identity import copied, new_id, place_of, registered
 from roxxel_train._files.mirror import Mirror, holder, locked
 from roxxel_train._files.paths import check_writable, shown
 from roxxel_train._files.records import (
     CHECKPOINTS,
     RECORD,
     RECORD_OF_RUN,
+    copied,
     find_record,
+    new_id,
+    place_of,
+    registered,
 )
 from roxxel_train.errors import RunMismatchError
 
@@ -165,7 +168,7 @@ class OwnFolder:
             self._mirror.fetch_folder(name)
 
     def _read(self) -> dict[str, Any] | None:
-        record = find_record(self.path / RECORD, RECORD_OF_RUN)
+        record = find_record(self.path)
         if record is None:
             weights = f", and init_from={str(self)!r} to start with its weights"
             for name, more in ((CHECKPOINTS, weights), (METRICS, "")):

@@ -14,8 +14,7 @@ from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
 from roxxel_store.lines import LinePosition
 
-from roxxel_train._files.identity import check_owner
-from roxxel_train._files.records import AUTOTUNE
+from roxxel_train._files.records import AUTOTUNE, check_owner
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
