@@ -21,7 +21,7 @@ from roxxel_train._run.events import failed_save
 from roxxel_train._run.finite import FiniteCheck
 from roxxel_train._run.held_out import HeldOutSets
 from roxxel_train._run.origin import find_past, origin_records
-from roxxel_train._run.spike_window import SpikeWindow
+from roxxel_train._step.spikes import SpikeWindow
 from roxxel_train._step.step import is_sound, put, restart, signature, take
 from roxxel_train.errors import (
     NonFiniteError,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_train._step.step import WINDOW
+from roxxel_train._step.spikes import WINDOW
 from roxxel_train.errors import SilentCorruptionError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ spike nor the fall of the loss at the start of a run moves them much.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,42 +36,66 @@ _LEAST_DEVIATION = 1e-3
 spikes.
 """
 
+WINDOW = 2
+"""The key of the window in a tree of arrays."""
+
+_KEY = "spikes"  # in checkpoints
+
 Window = dict[str, Any]
 """`values` of shape (names, window), `count` of values since the window began, spikes
 `in_a_row`, and `skipped`, the number of updates that the run did not apply."""
 
 
-def begin(rule: SpikeRule, mesh: Mesh) -> Window:
-    """Return an empty window, replicated over the mesh."""
-    return _placed(
-        mesh,
-        np.zeros((len(rule.what), rule.window)),
-        dict.fromkeys(("count", "in_a_row", SKIPPED), 0),
-    )
+@dataclass(frozen=True)
+class SpikeWindow:
+    """Keeps the window among the arrays of a run, and in its checkpoints.
 
-
-def begin_phase(rule: SpikeRule, mesh: Mesh, window: Window) -> Window:
-    """Return an empty window that keeps the count of skipped updates."""
-    return {**begin(rule, mesh), SKIPPED: window[SKIPPED]}
-
-
-def resume(rule: SpikeRule, mesh: Mesh, past: Mapping[str, Any]) -> Window:
-    """Return the window of a checkpoint, from the result of `to_json`.
-
-    The window is empty if another rule measured its values.
+    Without a rule there is no window, and the methods leave the arrays unchanged.
     """
-    empty = begin(rule, mesh)
-    counts = {name: past[name] for name in empty if name != "values"}
-    held = _placed(mesh, np.asarray(past["values"]), counts)
-    if past["what"] != [*rule.what] or held["values"].shape != empty["values"].shape:
-        return begin_phase(rule, mesh, held)
-    return held
 
+    rule: SpikeRule | None
+    mesh: Mesh
 
-def to_json(rule: SpikeRule, window: Window) -> dict[str, Any]:
-    """Return a window as JSON values for a checkpoint."""
-    plain = {name: np.asarray(value).tolist() for name, value in window.items()}
-    return {"what": [*rule.what], **plain}
+    def begin(self, arrays: dict[Any, Any]) -> None:
+        """Add an empty window to the arrays."""
+        if self.rule is not None:
+            arrays[WINDOW] = _empty(self.rule, self.mesh)
+
+    def begin_phase(self, arrays: dict[Any, Any]) -> None:
+        """Empty the window at a new phase, which has another blend or length.
+
+        The window keeps the count of skipped updates.
+        """
+        if self.rule is not None:
+            skipped = arrays[WINDOW][SKIPPED]
+            arrays[WINDOW] = {**_empty(self.rule, self.mesh), SKIPPED: skipped}
+
+    def resume(self, arrays: dict[Any, Any], extra: Mapping[str, Any]) -> None:
+        """Continue the window of a checkpoint, if the checkpoint has one.
+
+        The window is empty if another rule measured its values.
+        """
+        past = extra.get(_KEY)
+        if self.rule is None or past is None:
+            return
+        empty = _empty(self.rule, self.mesh)
+        counts = {name: past[name] for name in empty if name != "values"}
+        held = _placed(self.mesh, np.asarray(past["values"]), counts)
+        is_same = held["values"].shape == empty["values"].shape
+        if past["what"] != [*self.rule.what] or not is_same:
+            held = {**empty, SKIPPED: held[SKIPPED]}
+        arrays[WINDOW] = held
+
+    def to_json(self, arrays: dict[Any, Any]) -> dict[str, Any]:
+        """Return the window's fields for a checkpoint; empty without a window."""
+        if self.rule is None:
+            return {}
+        plain = {name: np.asarray(x).tolist() for name, x in arrays[WINDOW].items()}
+        return {_KEY: {"what": [*self.rule.what], **plain}}
+
+    def skipped(self, arrays: dict[Any, Any]) -> int:
+        """Return the number of updates that the run has left out so far."""
+        return 0 if self.rule is None else int(arrays[WINDOW][SKIPPED])
 
 
 def judge(
@@ -105,6 +130,15 @@ def judge(
         "in_a_row": jnp.where(skip, window["in_a_row"] + 1, 0),
         SKIPPED: window[SKIPPED] + skip.astype(jnp.int32),
     }
+
+
+def _empty(rule: SpikeRule, mesh: Mesh) -> Window:
+    """Return an empty window, replicated over the mesh."""
+    return _placed(
+        mesh,
+        np.zeros((len(rule.what), rule.window)),
+        dict.fromkeys(("count", "in_a_row", SKIPPED), 0),
+    )
 
 
 def _placed(mesh: Mesh, values: Any, counts: Mapping[str, int]) -> Window:

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from roxxel_train._step.diagnose.objects import mark_gradients, pure
 from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, Scalars, unpack_loss
-from roxxel_train._step.spikes import judge
+from roxxel_train._step.spikes import WINDOW, judge
 from roxxel_train._step.tally import check_names, tally, without_losses
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 Tree = Any
 """Nested dicts of arrays, `{0: model, 1: optimizer}`; `skip_spikes` adds a `WINDOW`."""
-
-WINDOW = 2
-"""The key of the window of `skip_spikes` in a tree."""
 
 LossFunction = Callable[[Any, Any], Any]
 """Maps `(model, batch)` to a loss, in any form that `unpack_loss` accepts."""
