@@ -170,10 +170,10 @@ def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
         "a save in a bucket": 19,
         "a restore in a bucket": 19,
         "a TOML file to a Trainer": 81,
-        "a second start": 89,
-        "a resume": 56,
+        "a second start": 88,
+        "a resume": 45,
         "ls": 10,
-        "report": 28,
+        "report": 27,
         "a refused replay": 61,
     }
 

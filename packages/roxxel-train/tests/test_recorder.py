@@ -9,9 +9,9 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_loader import StreamStats
 from roxxel_train import Logger, NonFiniteError, RunFolder
-from roxxel_train._observe.ledger import Ledger
+from roxxel_train._observe.ledger import Ledger, LossMeans
 from roxxel_train._observe.machine import Machine
-from roxxel_train._observe.recorder import LossMeans, Recorder
+from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
 
 from .helpers import pair, rows, trainer

@@ -168,6 +168,14 @@ class LineFile:
             [line.decode("utf-8", "backslashreplace") for line in lines],
         )
 
+    def holds(self, position: LinePosition) -> bool:
+        """Return whether the file has the line at which a position ends."""
+        if zlib.crc32(_last_line(self._path, position.at)) == position.after:
+            return True
+        # Lines before it were lost or added, so it stands elsewhere, if at all.
+        with self._path.open("rb") as file:
+            return any(zlib.crc32(line) == position.after for line in file)
+
     def _fail(self, error: OSError) -> None:
         named = OSError(error.errno, error.strerror, str(self._path))
         self.failure = self.failure or named
@@ -205,22 +213,30 @@ def plain_row(row: Mapping[Any, Any], *, for_json: bool = False) -> dict[str, An
     return cast("dict[str, Any]", _plain(dict(row), for_json=for_json))
 
 
-def _last_line(path: Path) -> bytes:
-    """Return the last line of a file, whole or torn; nothing for a pipe or a device."""
-    for tail, is_whole in tails(path) if path.is_file() else ():
+def _last_line(path: Path, stop: int | None = None) -> bytes:
+    """Return the last line of a file, whole or torn; nothing for a pipe or a device.
+
+    With `stop`, the file ends for this function after so many bytes.
+    """
+    for tail, is_whole in tails(path, stop) if path.is_file() else ():
         before, newline, _ = tail[:-1].rpartition(b"\n")
         if newline or is_whole:
             return tail[len(before) + len(newline) :]
     return b""
 
 
-def tails(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Yield the end of a file, four times longer each time, at last all of it."""
+def tails(path: Path, stop: int | None = None) -> Iterator[tuple[bytes, bool]]:
+    """Yield the end of a file, four times longer each time, at last all of it.
+
+    With `stop`, these are the ends of its first bytes, so many.
+    """
     with path.open("rb") as file:
         size, num_bytes = file.seek(0, os.SEEK_END), _TAIL_BYTES
+        if stop is not None:
+            size = min(size, stop)
         while True:
-            file.seek(max(0, size - num_bytes))
-            yield file.read(), num_bytes >= size
+            begin = file.seek(max(0, size - num_bytes))
+            yield file.read(size - begin), num_bytes >= size
             if num_bytes >= size:
                 return
             num_bytes *= 4

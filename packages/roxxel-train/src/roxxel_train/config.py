@@ -425,11 +425,12 @@ class TrainConfig(Settings):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as JSON values, for the log; objects are left out."""
-        return {
-            each.name: _as_json(getattr(self, each.name))
+        recorded = {
+            each.name: _as_recorded(getattr(self, each.name))
             for each in fields(self)
             if not {"is_object", "is_unrecorded"} & each.metadata.keys()
         }
+        return plain_row(recorded, for_json=True)
 
 
 def adds_in_one_order(flags: str) -> bool:
@@ -479,13 +480,13 @@ def configured_by(
     return decorate
 
 
-def _as_json(setting: Any) -> Any:
-    """Return a setting as a JSON value; a path and `Weights` become text."""
+def _as_recorded(setting: Any) -> Any:
+    """Return a setting; a path and `Weights` become text."""
     if isinstance(setting, Weights):
         return str(setting)
     if isinstance(setting, os.PathLike):
-        setting = os.fspath(cast("os.PathLike[str]", setting))
-    return plain_row({"": setting}, for_json=True)[""]
+        return os.fspath(cast("os.PathLike[str]", setting))
+    return setting
 
 
 def _closest(given: Iterable[str], known: Iterable[str]) -> str:

@@ -233,6 +233,10 @@ class Logger:
         if past is not None and past.unwritten and self._files is not None:
             self._files.lines(past.unwritten)
 
+    def holds(self, past: LinePosition | None) -> bool:
+        """Return whether the file has the line after which a checkpoint continues."""
+        return past is None or self._files is None or self._files.holds(past)
+
     def save(self, step: int, digest: str) -> None:
         """Write the row of a save, with the state's digest, only into the file."""
         row = {**head(SAVE, step), STATE_DIGEST: digest}

@@ -1,8 +1,9 @@
-"""Totals of a run over its updates: the digest, and the losses by source."""
+"""Totals of a run over its updates, which checkpoints hold: digest and losses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum.digest import add_step, digest_text
@@ -11,6 +12,59 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roxxel_train._step.tally import Tally
+
+
+@dataclass(slots=True)
+class LossMean:
+    """The mean loss of an interval of updates, without updates of weight 0.
+
+    The sum is a Python float; losses are added in the order of the updates. Checkpoints
+    save the sum, so a resumed run writes the means of an uninterrupted run.
+    """
+
+    loss_sum: float = 0.0
+    steps: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN if no update counts."""
+        return self.loss_sum / self.steps if self.steps else math.nan
+
+    def add(self, loss: float, weight: float) -> None:
+        """Add the loss of an update; a `weight` of 0 means that no token counted."""
+        if weight:
+            self.loss_sum += loss
+            self.steps += 1
+
+    def close(self) -> float:
+        """Return the mean and start the next interval."""
+        mean = self.mean
+        self.loss_sum, self.steps = 0.0, 0
+        return mean
+
+
+@dataclass(slots=True)
+class LossMeans:
+    """The mean losses since the last metrics row and the last scheduled checkpoint.
+
+    A requested checkpoint does not reset the field `checkpoint`, so requests do not
+    change later means.
+    """
+
+    metrics_row: LossMean = field(default_factory=LossMean)
+    checkpoint: LossMean = field(default_factory=LossMean)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the means as JSON values for a checkpoint."""
+        return {
+            "interval": asdict(self.metrics_row),
+            "since_checkpoint": asdict(self.checkpoint),
+        }
+
+    @classmethod
+    def from_json(cls, extra: Mapping[str, Any]) -> LossMeans:
+        """Return the means of a checkpoint."""
+        return cls(LossMean(**extra["interval"]), LossMean(**extra["since_checkpoint"]))
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ training: this module changes nothing in its folder.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,17 +44,26 @@ class Past:
     Attributes:
         name: What error messages call the run.
         step: Updates done.
-        data: The data state; None for a new run.
-        held_out: The held-out sets of earlier starts; None for a new run.
+        extra: What the checkpoint holds beside the arrays. Without a checkpoint, the
+            data state and the held-out sets with which the run began; empty if new.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
     """
 
     name: str
     step: int = 0
-    data: dict[str, Any] | None = None
-    held_out: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     origin: Origin | Given | None = None
+
+    @property
+    def data(self) -> dict[str, Any] | None:
+        """The data state; None for a new run."""
+        return self.extra.get("data")
+
+    @property
+    def held_out(self) -> Mapping[str, Any] | None:
+        """The held-out sets of earlier starts; None for a new run."""
+        return self.extra.get("held_out")
 
     def mismatch(self, error: StateMismatch) -> RunMismatchError:
         """Return the error for a curriculum that differs in trained steps."""
@@ -102,15 +111,14 @@ def find_past(
     if newest is not None:
         step, extra = newest
         extra = extra or {}
-        data = extra.get("data")
-        if data is None:
+        if extra.get("data") is None:
             raise RunMismatchError(
                 f"the checkpoint of step {step} has no data state, so a trainer did "
                 "not write this checkpoint and cannot continue its data; give another "
                 "folder, and init_from= this one to start with its weights"
             )
         check_owner(record, extra.get("run"), step, name)
-        return Past(name, step, data, extra.get("held_out"))
+        return Past(name, step, extra)
     if record is not None and record["model"] != signature:
         raise RunMismatchError(
             f"{name}: the run in this folder was started with a model or optimizer of "
@@ -124,10 +132,10 @@ def find_past(
         config.timeout,
         name,
     )
-    begun = record or {}
+    begun = {key: (record or {}).get(key) for key in ("data", "held_out")}
     if origin is not None and origin.data is not None:
-        return Past(name, origin.step, origin.data, begun.get("held_out"), origin)
-    return Past(name, 0, begun.get("data"), begun.get("held_out"), origin)
+        return Past(name, origin.step, {**begun, "data": origin.data}, origin)
+    return Past(name, 0, begun, origin)
 
 
 class Origin:

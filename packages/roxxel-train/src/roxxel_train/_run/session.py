@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from roxxel_train._together.processes import Request
     from roxxel_train.config import Declaration, TrainConfig
     from roxxel_train.goodput import Goodput
-    from roxxel_train.starts import RunStart
 
 _PREFLIGHT = Channel("train/preflight")
 
@@ -411,10 +410,9 @@ class Session:
         }
         for each in self._logs:
             each.start(row, state.past_log)
-        starts = self._starts()
+        self._commit_start()
         # Where the rows go to a log of the user, only the starts are in the folder.
-        has_rows = self._own_log is log
-        is_cut = has_rows and bool(starts) and not starts[-1].is_linked
+        is_cut = self._own_log is log and not log.holds(state.past_log)
         if not self.processes.handles_signals and start < sampler.total_steps:
             log.info(events.IN_THREAD)
         if state.checkpointer is None and start < sampler.total_steps:
@@ -440,25 +438,23 @@ class Session:
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
-            self._log_notes(plan, starts)
+            self._log_notes(plan)
         self._planned.log(start)
 
-    def _log_notes(self, plan: Plan, starts: Sequence[RunStart]) -> None:
+    def _log_notes(self, plan: Plan) -> None:
         """Log doubts about the run, and the costs of its shapes."""
         for problem in self.warnings:
             self.log.warning(problem)
-        for note in (*self._notes_on_plan(plan, starts), *self.notes):
+        for note in (*self._notes_on_plan(plan), *self.notes):
             self.log.info(note)
 
-    def _notes_on_plan(self, plan: Plan, starts: Sequence[RunStart]) -> Iterator[str]:
-        """Yield lines about the costs of a plan that the last start did not have."""
+    def _notes_on_plan(self, plan: Plan) -> Iterator[str]:
+        """Yield lines about the costs of a plan that its checkpoint does not know."""
         state, total = self.state, plan.total_steps
-        is_begun = state.step > state.first_step and len(starts) > 1
-        planned = starts[-2].row.get("data", {}).get("state") if is_begun else None
-        past = [] if planned is None else planned["phases"]
-        if not {x.seq_len for x in plan.phases} <= {x["seq_len"] for x in past}:
+        past = state.past_plan or {"steps": None, "seq_lens": []}
+        if not {x.seq_len for x in plan.phases} <= {*past["seq_lens"]}:
             yield from plan.notes_on_longest
-        if state.rate_at is not None and (planned is None or planned["step"] != total):
+        if state.rate_at is not None and past["steps"] != total:
             yield from events.ended_rate(state.rate_at, state.step, total)
 
     @property
@@ -471,18 +467,12 @@ class Session:
         """The log in the folder of the run: another one if the user has given a log."""
         return self._record or self.log
 
-    def _starts(self) -> Sequence[RunStart]:
-        """Return the starts in the run's folder, this one included, on process 0.
-
-        In a bucket, the row of this start is uploaded at once: readers need it.
-        """
+    def _commit_start(self) -> None:
+        """In a bucket, upload the row of this start at once: readers need it."""
         folder = self.state.folder
-        if folder is None or jax.process_index() != 0:
-            return ()
-        if not _is_written(self._own_log):
-            return ()
-        folder.commit()
-        return RunFolder(folder.path).starts()
+        is_first = jax.process_index() == 0
+        if folder is not None and is_first and _is_written(self._own_log):
+            folder.commit()
 
     def _declared(self, start: int) -> dict[str, Any]:
         """Return the config's fields for the row of a start, and copy its file.
@@ -497,10 +487,10 @@ class Session:
         if start == self.state.sampler.total_steps:
             return {}
         if folder is not None and jax.process_index() == 0:
-            copy = folder / CONFIG
-            if given.file.resolve() != copy.resolve():
-                draft = folder / f"{CONFIG}.tmp"
-                replace_file(copy, given.text.encode(), draft)
+            copy, text = folder / CONFIG, given.text.encode()
+            is_kept = copy.is_file() and copy.read_bytes() == text
+            if not is_kept and given.file.resolve() != copy.resolve():
+                replace_file(copy, text, folder / f"{CONFIG}.tmp")
         return {"config": given.text}
 
     def _own_parts(self) -> list[str]:

@@ -15,8 +15,7 @@ from roxxel_curriculum import StateMismatch
 from roxxel_store.lines import LinePosition
 
 from roxxel_train._files.records import AUTOTUNE, check_owner
-from roxxel_train._observe.ledger import Ledger
-from roxxel_train._observe.recorder import LossMean, LossMeans
+from roxxel_train._observe.ledger import Ledger, LossMean, LossMeans
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.finite import FiniteCheck
 from roxxel_train._run.held_out import HeldOutSets
@@ -79,7 +78,6 @@ class RunState:
         mesh: Mesh,
     ) -> None:
         checkpointer = config.checkpointer
-        self.best_metric: str | None = None
         if checkpointer is None and folder is not None:
             checkpointer = Checkpointer(
                 folder.checkpoints,
@@ -91,12 +89,14 @@ class RunState:
                 best_metric=config.best_metric,
                 best_mode=None if config.best_metric is None else "min",
             )
-            self.best_metric = checkpointer.best_rule.metric
         elif checkpointer is not None and checkpointer.model is not model:
             raise ValueError(
                 "checkpointer saves another model than this trainer trains; "
                 "make the checkpointer from the trainer's own model and optimizer"
             )
+        metric = None if checkpointer is None else checkpointer.best_rule.metric
+        self.best_metric = metric if config.checkpointer is None else None
+        self._name = str(folder or "the checkpoints")
         self.model = model
         self.optimizer = optimizer
         self.folder = folder
@@ -105,6 +105,7 @@ class RunState:
         self.past_log: LinePosition | None = None
         self.past_fields: Sequence[str] | None = None
         self.past_rate: float | None = None
+        self.past_plan: Mapping[str, Any] | None = None
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self.window = SpikeWindow(config.spike_rule, mesh)
@@ -142,7 +143,6 @@ class RunState:
                 "another save_path"
             )
         self.held_out = HeldOutSets.of(config, curriculum, past.held_out, self._name)
-        metric = None if checkpointer is None else checkpointer.best_rule.metric
         self.held_out.check_ranking(past.held_out, metric, self._name)
 
     @property
@@ -257,19 +257,14 @@ class RunState:
             if self.step:
                 extra = self.checkpointer.extra or {}
                 # Another program may have continued the run since the constructor ran.
-                if extra["data"] != self._past.data:
-                    try:
-                        self.sampler.check(extra["data"])
-                    except StateMismatch as error:
-                        raise self._past.mismatch(error) from error
-                if jax.process_index() == 0:  # Only this process knows a new id.
-                    check_owner(self._record, extra.get("run"), self.step, self._name)
-                self.held_out.check(extra.get("held_out", {}), self._name)
+                if extra != self._past.extra:
+                    self._check_continued(extra)
                 self._continue(extra)
                 self._is_saved_evaluated = not self.is_evaluation_due
                 past = extra.get("log")
                 self.past_log = None if past is None else LinePosition(**past)
                 self.past_fields = extra.get("fields")
+                self.past_plan = extra.get("plan")
                 self._spoilt = None
             elif done > self.first_step:
                 self._spoilt = "stopped before its first checkpoint"
@@ -282,6 +277,16 @@ class RunState:
             )
         self.arrays = self.arrays | take(self.model, self.optimizer)
         return self.step
+
+    def _check_continued(self, extra: Mapping[str, Any]) -> None:
+        """Raise RunMismatchError if another run or other data led to a checkpoint."""
+        try:
+            self.sampler.check(extra["data"])
+        except StateMismatch as error:
+            raise self._past.mismatch(error) from error
+        if jax.process_index() == 0:  # Only this process knows a new id.
+            check_owner(self._record, extra.get("run"), self.step, self._name)
+        self.held_out.check(extra.get("held_out", {}), self._name)
 
     def save(self, recorder: Recorder, logs: Sequence[Logger]) -> None:
         """Save the state, unless the newest checkpoint holds this step.
@@ -322,6 +327,10 @@ class RunState:
                 "held_out": self.held_out.record,
                 "fields": [*self.sampler.fields],
                 "next_rate": self.next_rate,
+                "plan": {
+                    "steps": self.sampler.total_steps,
+                    "seq_lens": [each.seq_len for each in self.sampler.phases],
+                },
                 "run": (self._record or {}).get("id"),
                 STATE_DIGEST: digest,
                 "evaluated": is_evaluated,
@@ -394,11 +403,6 @@ class RunState:
     def _record(self) -> dict[str, Any] | None:
         """Content of `run.json`; None without a folder, or before the first start."""
         return None if self.folder is None else self.folder.record
-
-    @property
-    def _name(self) -> str:
-        """What error messages call the run."""
-        return str(self.folder or "the checkpoints")
 
     def _is_finite(self) -> jax.Array | bool:
         """Start to check the parameters; True if no update has changed them."""

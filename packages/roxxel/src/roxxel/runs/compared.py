@@ -29,7 +29,7 @@ OF_DATA = frozenset(
 OF_UPDATE = ("learning_rate", "skipped")
 """Fields of a row that record how it was learned."""
 
-_OWN = ("run", "log")  # of `extra`: each run has an id and a log of its own
+_OWN = ("run", "log", "plan")  # of `extra`: each run has its own
 _FIRST = ("digest", "loss", "grad_norm")
 """Fields to name first if several values differ at a step."""
 
