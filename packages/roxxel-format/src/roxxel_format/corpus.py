@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.input_totals import InputTotals
     from roxxel_format._write.compact import Compaction
-    from roxxel_format._write.place import Place
+    from roxxel_format._write.place import OneFile, Place
     from roxxel_format._write.recipe import TokenizerBackend
     from roxxel_format._write.summary import WriteSummary
     from roxxel_format.errors import ChecksumError
@@ -886,7 +886,7 @@ class Roxxel(TokenReader):
             self._opened.release()
             self._opened = None
 
-    def _place(self) -> Place:
+    def _place(self) -> Place | OneFile:
         return place_of(self._filepath, self._timeout_s)
 
     def _use_current_version(self) -> None:

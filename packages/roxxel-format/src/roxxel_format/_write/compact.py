@@ -93,10 +93,10 @@ def compact(
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Merge small shards; see `Roxxel.compact`."""
-    place = place_of(filepath, timeout_s)
-    if place.existing() is None:
-        raise FileNotFoundError(f"{place.what}: no such corpus; check the path")
-    place.check_several("there is nothing to merge")
+    corpus = place_of(filepath, timeout_s)
+    if corpus.existing() is None:
+        raise FileNotFoundError(f"{corpus.what}: no such corpus; check the path")
+    place = corpus.several("there is nothing to merge")
     with ExitStack() as resources:
         place.enter(resources)
         contents = open_corpus(filepath, None, timeout_s)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from roxxel_store import roxxel_command
-from roxxel_store.files import draft_path, drafted_name, make_folder
+from roxxel_store.files import drafted_name, make_folder
 from roxxel_store.output import replace_file
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
@@ -43,8 +43,7 @@ from roxxel_format._write.intake import (
     load_tokenizer,
 )
 from roxxel_format._write.new_columns import NewColumns
-from roxxel_format._write.one_file import only_writer, tokenizers_left
-from roxxel_format._write.place import place_of
+from roxxel_format._write.place import OneFile, place_of
 from roxxel_format._write.recipe import Chat
 from roxxel_format._write.series import ShardSeries
 
@@ -88,7 +87,7 @@ class CorpusWrite:
     Attributes:
         recipe: The arguments, with what the tokenizer, the corpus and the first
             document have decided so far.
-        place: Where the corpus is.
+        corpus: Where the corpus is: a corpus with a manifest, or one file.
 
     Example:
         >>> from roxxel_format.writing import Recipe
@@ -109,17 +108,17 @@ class CorpusWrite:
     ) -> None:
         self._started = time.perf_counter()
         sharded = is_several or recipe.may_make_several
-        self.place = place_of(filepath, timeout_s, sharded=sharded)
-        self.what = self.place.what
+        self.corpus = place_of(filepath, timeout_s, sharded=sharded)
+        self.what = self.corpus.what
         why = _why_several(recipe, is_several=is_several)
         if why:
-            self.place.check_several(why)
+            self.corpus.several(why)
         says_ending = says_ending and recipe.is_first
         self._intake = load_intake(recipe, says_ending=says_ending)
         self._packed = _packed_tokenizer(self._intake, tokenizer_files)
         self.recipe = self._intake.recipe
         if self._packed is not None:
-            path = self.place.name.tokenizer(digest_of_tokenizer(self._packed))
+            path = self.corpus.name.tokenizer(digest_of_tokenizer(self._packed))
             file = path.name, len(self._packed)
             self.recipe = replace(self.recipe, tokenizer_file=file)
         self._resources = ExitStack()
@@ -136,9 +135,9 @@ class CorpusWrite:
         return "" if self.tokenizer is None else self.tokenizer.switched_off
 
     @property
-    def is_one_file(self) -> bool:
-        """Whether the corpus is one file, which has no manifest."""
-        return self.place.is_one_file
+    def place(self) -> Place:
+        """Where a corpus with a manifest is; raises ValueError for one file."""
+        return self.corpus.several("one process writes it")
 
     def kept(
         self, describe: Callable[[Mapping[str, Any]], str | None] | None = None
@@ -157,7 +156,8 @@ class CorpusWrite:
         """
         if self.recipe.exist != "keep":
             return None
-        manifest = self.place.existing()
+        corpus = self.corpus
+        manifest = corpus.existing()
         if manifest is None:
             return None
         check_kept(
@@ -165,18 +165,20 @@ class CorpusWrite:
             self.recipe.recorded,
             self.what,
             describe,
-            may_append=not self.is_one_file and may_append(self.recipe, manifest),
+            may_append=corpus.may_grow and may_append(self.recipe, manifest),
         )
         shards = manifest.shards.names
-        missing = {*shards} - self.place.files.sizes(shards).keys()
+        missing = {*shards} - corpus.files.sizes(shards).keys()
         if missing:
             raise FileExistsError(
-                f"{self.place.folder}{min(missing)}: a shard of the corpus is missing; "
+                f"{corpus.folder}{min(missing)}: a shard of the corpus is missing; "
                 'restore it, or use exist="replace"'
             )
-        listed = self.place.listed(manifest)
-        kept = self.place.summary(
-            listed, self._started, fingerprint=manifest.fingerprint, kept=True
+        kept = corpus.summary(
+            corpus.listed(manifest),
+            self._started,
+            fingerprint=manifest.fingerprint,
+            kept=True,
         )
         if self.recipe.inputs is not None:
             note(
@@ -225,7 +227,7 @@ class CorpusWrite:
         Raises:
             ValueError: The documents cannot be appended to the corpus.
         """
-        found = self.place.existing() if self.recipe.exist == "append" else None
+        found = self.corpus.existing() if self.recipe.exist == "append" else None
         if found is None:
             return False
         for_corpus(self.recipe, found, self.what)
@@ -296,8 +298,8 @@ class CorpusWrite:
             if self.recipe.inputs is None:
                 say_kept(self.what, kept, self.recipe, data)
             return kept
-        if self.is_one_file:
-            return self._written_file(data, ending)
+        if isinstance(self.corpus, OneFile):
+            return self._written_file(self.corpus, data, ending)
         with self:
             self.begin()
             intake = replace(self._intake, recipe=self.recipe)
@@ -322,44 +324,44 @@ class CorpusWrite:
 
     def _written_file(
         self,
+        file: OneFile,
         data: Iterable[object],
         ending: Callable[[], Mapping[str, object]] | None,
     ) -> WriteSummary:
         """Write a corpus of one file, which needs no manifest."""
-        name, started = self.place.name, self._started
-        make_folder(name.folder)
-        path, draft = name.single, draft_path(name.single)
-        with only_writer(name):  # Locks the draft until it is renamed.
+        folder = file.name.folder
+        make_folder(folder)
+        with file.writing():  # Locks the draft until it is renamed.
             metadata: dict[str, Any] = {"arguments": self.recipe.recorded}
-            file = self.recipe.tokenizer_file
-            if file is not None:
-                metadata["tokenizer_file"] = {"name": file[0], "bytes": file[1]}
+            kept = self.recipe.tokenizer_file
+            if kept is not None:
+                metadata["tokenizer_file"] = {"name": kept[0], "bytes": kept[1]}
             series = ShardSeries(
-                name.pattern,
-                lambda: path,
+                file.what,
+                lambda: file.path,
                 self._intake,
                 metadata,
-                draft=draft,
+                draft=file.draft,
             )
             try:
-                self._check_free(path)
-                if file is not None and self._packed is not None:
-                    replace_file(name.folder / file[0], self._packed)
+                self._check_free(file.path)
+                if kept is not None and self._packed is not None:
+                    replace_file(folder / kept[0], self._packed)
                 series.write_all(data, ending)
             except BaseException:
                 series.abort()
                 if not series.paths:
-                    draft.unlink(missing_ok=True)
+                    file.draft.unlink(missing_ok=True)
                 raise
             finally:
-                self.place.files.delete(tokenizers_left(name))
+                file.files.delete(file.tokenizers_left())
         new = NewShards(
             series.table,
             dtype=self._intake.dtype,
             num_dropped=series.num_dropped,
             sync_s=series.sync_s,
         )
-        summary = self.place.summary(new, started)
+        summary = file.summary(new, self._started)
         return replace(summary, switched_off=self.switched_off)
 
 

@@ -18,12 +18,21 @@ from typing import TYPE_CHECKING
 from roxxel_store import roxxel_command
 from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
-from roxxel_store.files import drafted_name
+from roxxel_store.files import draft_path, drafted_name
+from roxxel_store.locks import held
 from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.records import RecordError, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable
 
-from roxxel_format._spec.manifest import Manifest, NewShards, ShardTable, unit_of
+from roxxel_format._read.shard import open_shard
+from roxxel_format._spec.in_memory import manifest_of
+from roxxel_format._spec.manifest import (
+    Manifest,
+    NewShards,
+    ShardTable,
+    as_table,
+    unit_of,
+)
 from roxxel_format._spec.manifest_file import (
     MAX_MANIFEST_SIZE,
     extended,
@@ -42,12 +51,12 @@ from roxxel_format._store.corpus_name import (
     quoted,
     shards_of,
 )
-from roxxel_format._write import one_file
 from roxxel_format._write.summary import WriteSummary
-from roxxel_format.errors import ManifestError, ShardError
+from roxxel_format.errors import ManifestError, NotAShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from roxxel_store.client import Version
@@ -56,8 +65,68 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import Filepath
 
 
-class Place:
+class _Files:
     """The files of one corpus.
+
+    Attributes:
+        name: The names of the files.
+        files: The files.
+        what: The corpus, for messages: its pattern, or the URL that was given.
+    """
+
+    def __init__(self, name: CorpusName, files: FilePlace, given: str) -> None:
+        self.name, self.files, self.what = name, files, given
+
+    @property
+    def folder(self) -> str:
+        """The folder's path or URL, with a slash at the end."""
+        return self.files.location
+
+    def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
+        """Return the shards that a manifest lists: all, or only those of one job."""
+        chosen = [
+            at
+            for at, name in enumerate(manifest.shards.names)
+            if job in {None, self.name.job_of(name)}
+        ]
+        columns = map(list, zip(*map(manifest.shards.row, chosen), strict=True))
+        return NewShards(
+            ShardTable(*columns),
+            dtype=manifest.dtype_name,
+            bins=None if manifest.bins is None else manifest.bins.of(chosen),
+        )
+
+    def summary(
+        self,
+        new: NewShards,
+        started: float,
+        *,
+        fingerprint: str | None = None,
+        kept: bool = False,
+    ) -> WriteSummary:
+        """Return the summary of shards at this place.
+
+        The fingerprint is that of the new shards alone, unless it is given.
+        """
+        return WriteSummary(
+            paths=tuple(self.folder + each for each in new.shards.names),
+            num_documents=new.num_documents,
+            num_tokens=new.num_tokens,
+            num_bytes=sum(new.shards.num_bytes),
+            dtype=str(new.dtype),
+            fingerprint=fingerprint or new.shards.fingerprint(),
+            kept=kept,
+            duration_s=time.perf_counter() - started,
+            sync_s=new.sync_s,
+            num_dropped=new.num_dropped,
+            unit=unit_of(new.bins),
+            num_padding=0 if new.bins is None else new.bins.num_padding,
+            num_cut=0 if new.bins is None else new.bins.num_cut,
+        )
+
+
+class Place(_Files):
+    """The files of a corpus that has a manifest.
 
     Args:
         name: The names of the files.
@@ -66,10 +135,7 @@ class Place:
         given: The corpus as the caller gave it, for messages.
 
     Attributes:
-        name: The names of the files.
-        files: The files.
         target: The argument of `of` that returns this place in another process.
-        what: The corpus, for messages: its pattern, or the URL that was given.
         end: The end of the manifest that `begin` read last, all that an append needs;
             without versions if there is no corpus.
         is_uncertain: Whether a failed commit may have taken effect.
@@ -78,13 +144,14 @@ class Place:
     """
 
     plan_kind = PLAN
+    may_grow = True
 
     def __init__(
         self, name: CorpusName, files: FilePlace, target: CorpusName | str, given: str
     ) -> None:
+        super().__init__(name, files, given)
         _check_listable(name, given)
-        self.name, self.files, self.target = name, files, target
-        self.what = given
+        self.target = target
         self.end = Manifest()
         self.is_uncertain = False
         self._data: bytes | None = None
@@ -93,25 +160,17 @@ class Place:
     @staticmethod
     def of(target: CorpusName | str) -> Place:
         """Return the place of a corpus: a path, a URL, or the names of its files."""
-        return place_of(target, sharded=True)
+        return place_of(target, sharded=True).several("it has no manifest")
 
-    @property
-    def is_one_file(self) -> bool:
-        """Whether the corpus is one file, which has no manifest."""
-        return self.name.manifest is None
+    @staticmethod
+    def existing_at(filepath: str) -> Manifest | None:
+        """Return the manifest of the corpus at a path or URL; None if there is none."""
+        return place_of(filepath, sharded=True).existing()
 
-    def check_several(self, why: str) -> None:
-        """Raise ValueError for a corpus of one file; `why` follows the word "so"."""
-        if self.is_one_file:
-            raise ValueError(
-                f"{self.name.single}: is one file, so {why}; use a folder, or a "
-                f'pattern such as "{self.name.prefix}_*{self.name.suffix}"'
-            )
-
-    @property
-    def folder(self) -> str:
-        """The folder's path or URL, with a slash at the end."""
-        return self.files.location
+    def several(self, why: str) -> Place:
+        """Return this place: here a corpus may have several shards; see `OneFile`."""
+        del why
+        return self
 
     @property
     def manifest(self) -> str:
@@ -149,8 +208,6 @@ class Place:
 
     def existing(self) -> Manifest | None:
         """Return the manifest, or None if no corpus exists; needs no lock."""
-        if self.is_one_file:
-            return one_file.existing_file(self.name)
         data = self.read(self._manifest_name)
         return None if data is None else parse_manifest(data, self.manifest)
 
@@ -293,8 +350,6 @@ class Place:
 
         The files of an uncommitted preparation are included only with `abandon`.
         """
-        if self.is_one_file:
-            return [str(path) for path in one_file.leftovers(self.name)]
         return [self.folder + each for each in self._left(abandon=abandon)]
 
     def clean(self, *, abandon: bool) -> list[str]:
@@ -305,8 +360,6 @@ class Place:
         return removed
 
     def _remove_leftovers(self, *, abandon: bool) -> list[str]:
-        if self.is_one_file:
-            return [str(path) for path in one_file.clean(self.name)]
         found = self._left(abandon=abandon)
         if not found:
             return []
@@ -325,12 +378,9 @@ class Place:
 
     def _has_files(self) -> bool:
         """Return whether a corpus exists, or any file of a write, such as a lock."""
-        name = self.name
-        if self.is_one_file:
-            return name.single.exists() or bool(one_file.leftovers(name))
         sizes = self.files.sizes()
-        beside = {self._manifest_name, name.write_lock.name}
-        return not beside.isdisjoint(sizes) or any(map(name.is_own, sizes))
+        beside = {self._manifest_name, self.name.write_lock.name}
+        return not beside.isdisjoint(sizes) or any(map(self.name.is_own, sizes))
 
     def _left(self, *, abandon: bool) -> list[str]:
         """Return the names of files that the corpus does not list.
@@ -395,48 +445,6 @@ class Place:
         job = self._job_of(plan)
         return {each for each in manifest.shards.names if self.name.job_of(each) == job}
 
-    def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
-        """Return the shards that a manifest lists: all, or only those of one job."""
-        chosen = [
-            at
-            for at, name in enumerate(manifest.shards.names)
-            if job in {None, self.name.job_of(name)}
-        ]
-        columns = map(list, zip(*map(manifest.shards.row, chosen), strict=True))
-        return NewShards(
-            ShardTable(*columns),
-            dtype=manifest.dtype_name,
-            bins=None if manifest.bins is None else manifest.bins.of(chosen),
-        )
-
-    def summary(
-        self,
-        new: NewShards,
-        started: float,
-        *,
-        fingerprint: str | None = None,
-        kept: bool = False,
-    ) -> WriteSummary:
-        """Return the summary of shards at this place.
-
-        The fingerprint is that of the new shards alone, unless it is given.
-        """
-        return WriteSummary(
-            paths=tuple(self.folder + each for each in new.shards.names),
-            num_documents=new.num_documents,
-            num_tokens=new.num_tokens,
-            num_bytes=sum(new.shards.num_bytes),
-            dtype=str(new.dtype),
-            fingerprint=fingerprint or new.shards.fingerprint(),
-            kept=kept,
-            duration_s=time.perf_counter() - started,
-            sync_s=new.sync_s,
-            num_dropped=new.num_dropped,
-            unit=unit_of(new.bins),
-            num_padding=0 if new.bins is None else new.bins.num_padding,
-            num_cut=0 if new.bins is None else new.bins.num_cut,
-        )
-
     def check_present(self, sizes: Mapping[str, int]) -> None:
         """Raise FileNotFoundError unless the files have these sizes.
 
@@ -452,12 +460,114 @@ class Place:
                 )
 
 
+class OneFile(_Files):
+    """The file of a corpus of one file on a disk, which needs no manifest.
+
+    It appears by the rename of its draft, which its writer has locked. So there is one
+    writer at a time, and nobody takes a living writer's draft for a leftover.
+
+    Attributes:
+        path: The file.
+        draft: Its draft.
+    """
+
+    may_grow = False
+
+    def __init__(self, name: CorpusName, files: OnDisk) -> None:
+        super().__init__(name, files, name.pattern)
+        self.path, self.draft = name.single, draft_path(name.single)
+
+    def several(self, why: str) -> Place:
+        """Raise ValueError; `why` follows the word "so"."""
+        raise ValueError(
+            f"{self.path}: is one file, so {why}; use a folder, or a pattern such as "
+            f'"{self.name.prefix}_*{self.name.suffix}"'
+        )
+
+    def existing(self) -> Manifest | None:
+        """Return a manifest of the file; None if there is none.
+
+        Raises:
+            NotAShardError: The file is something else.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            shard = open_shard(str(self.path))
+        except NotAShardError as error:
+            raise NotAShardError(
+                f"{self.path}: not a Roxxel shard, so it is not written over; pass "
+                'exist="replace" to write the corpus in its place, or write under '
+                "another name"
+            ) from error
+        return manifest_of(str(self.path), shard.layout, shard.metadata())
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the lock of the draft, which is made if it does not exist.
+
+        Raises:
+            BlockingIOError: Another program writes the file.
+        """
+        busy = f"{self.path}: a write of this corpus is in progress; wait for it"
+        return held(self.draft, busy=busy)
+
+    def tokenizers_left(self) -> list[str]:
+        """Return the names of kept tokenizers that the file does not use.
+
+        The file's metadata names the tokenizer's file that it uses.
+        """
+        recorded: object = None
+        if self.path.exists():
+            try:
+                metadata = open_shard(str(self.path)).metadata()
+            except ShardError:
+                return []
+            recorded = as_table(metadata.get("tokenizer_file")).get("name")
+        own = filter(self.name.keeps_tokenizer, self.files.sizes())
+        return [each for each in own if each != recorded]
+
+    def leftovers(self, *, abandon: bool = False) -> list[str]:
+        """Return the drafts of the file; a living writer may use one of them."""
+        del abandon  # One file is prepared without a plan.
+        return [self.folder + each for each in self._left()]
+
+    def remove_leftovers(self) -> None:
+        """Remove what earlier writes left, unless a write is in progress."""
+        with contextlib.suppress(OSError, ShardError):
+            self._remove_leftovers()
+
+    def clean(self, *, abandon: bool) -> list[str]:
+        """Remove and return leftovers; raise BlockingIOError while a write goes on."""
+        del abandon
+        removed = self._remove_leftovers()
+        if not removed and not self.path.exists() and not self._left():
+            raise FileNotFoundError(f"{self.what}: no such corpus; check the path")
+        return removed
+
+    def _left(self) -> list[str]:
+        names = sorted(self.files.sizes())
+        drafts = [each for each in names if drafted_name(each) == self.path.name]
+        return [*drafts, *self.tokenizers_left()]
+
+    def _remove_leftovers(self) -> list[str]:
+        before = self._left()
+        if not before:
+            return []
+        with self.writing():
+            lock = self.draft.name
+            found = [each for each in self._left() if each in before or each != lock]
+            error = self.files.delete({*found, lock})
+        if error is not None:
+            raise error
+        return [self.folder + each for each in found]
+
+
 def place_of(
     target: CorpusName | Filepath,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     *,
     sharded: bool = False,
-) -> Place:
+) -> Place | OneFile:
     """Return the place of a corpus: a path, a URL, or its names.
 
     `sharded` is whether a write may make several shards.
@@ -473,8 +583,10 @@ def place_of(
         folder, name = name_in_bucket(url)
         files = InBucket(folder, timeout_s)
         return Place(name, files, f"{folder}{name.prefix}*{name.suffix}", url)
-    locks = name.commit_lock, name.write_lock
-    return Place(name, OnDisk(name.folder, *locks, ShardError), name, name.pattern)
+    files = OnDisk(name.folder, name.commit_lock, name.write_lock, ShardError)
+    if name.manifest is None:
+        return OneFile(name, files)
+    return Place(name, files, name, name.pattern)
 
 
 def _is_plain(url: str, timeout_s: float) -> bool:

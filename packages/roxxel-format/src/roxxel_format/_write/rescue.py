@@ -59,10 +59,10 @@ def adopt(
     See `Roxxel.adopt`.
     """
     name = name_to_write(filepath)
-    place = place_of(name)
-    if place.is_one_file and not name.single.exists():
-        raise FileNotFoundError(f"{name.single}: no such file; check the path")
-    place.check_several("it needs no manifest")
+    found = place_of(name)
+    if not found.may_grow and not name.head.exists():
+        raise FileNotFoundError(f"{name.head}: no such file; check the path")
+    place = found.several("it needs no manifest")
     if place.has_manifest():
         raise FileExistsError(
             f"{place.manifest}: the corpus has a manifest; open it, remove what "

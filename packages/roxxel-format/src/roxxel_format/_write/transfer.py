@@ -62,8 +62,8 @@ def copy_corpus(
     contents = open_corpus(source, None, timeout_s)
     manifest = contents.manifest
     with ExitStack() as resources:
-        place = place_of(target, timeout_s)
-        place.check_several("it has no room for the manifest of a copy")
+        copy = place_of(target, timeout_s)
+        place = copy.several("it has no room for the manifest of a copy")
         place.enter(resources)
         place.begin(replaces=exist == "replace")
         there = place.found

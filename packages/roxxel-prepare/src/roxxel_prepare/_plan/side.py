@@ -69,7 +69,7 @@ def check_divided(recipes: Mapping[str, Recipe]) -> None:
         if side is None or side.is_held_out:
             continue
         try:
-            found = Place.of(path).existing()
+            found = Place.existing_at(path)
         except ShardError:
             if recipe.exist != "replace":
                 raise

@@ -153,7 +153,7 @@ def write_files(
         if exist == "append":
             how = None
             if split is not None:
-                found = Place.of(next(iter(recipes))).existing()
+                found = Place.existing_at(next(iter(recipes)))
                 side = None if found is None else Side.of(found)
                 how = Recipe.how_to_append(found, *(side or split)[:2])
             raise ValueError(

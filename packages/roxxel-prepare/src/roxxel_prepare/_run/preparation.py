@@ -103,7 +103,7 @@ def prepare(
     write = CorpusWrite(filepath, recipe, says_ending=True)
     workers = getattr(runner, "workers", 2 if runner else 1)
     if workers > 1 or part:
-        write.place.check_several("one process writes it, without --workers and --part")
+        write.corpus.several("one process writes it, without --workers and --part")
     documents = Documents(
         parts_of(inputs),
         write.recipe.fields,  # with what renders chats
@@ -111,7 +111,7 @@ def prepare(
         skips_bad=recipe.skip_bad,
         folder=inputs.folder,
     )
-    is_one_stream = inputs.stream is not None or write.is_one_file
+    is_one_stream = inputs.stream is not None or not write.corpus.may_grow
     if part and is_one_stream:
         raise ValueError(
             f"{inputs.stream or inputs.paths[0]}: only one process can read it; leave "
@@ -126,7 +126,7 @@ def prepare(
         kept = _kept(write, inputs)
         if kept is not None:
             # Such as the plan of a job that was committed by a process then killed.
-            write.place.remove_leftovers()
+            write.corpus.remove_leftovers()
             return replace(kept, left_out=inputs.left_out)
         if is_one_stream:
             summary = write.run(documents, documents.metadata)
@@ -244,7 +244,7 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
             return inputs.difference(recorded["inputs"])
         return None
 
-    found = write.place.existing() if write.recipe.exist == "keep" else None
+    found = write.corpus.existing() if write.recipe.exist == "keep" else None
     if found is None:
         return None
     if inputs.stream is not None:
