@@ -12,8 +12,9 @@ import sys
 import tomllib
 import zlib
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import forked
 import numpy as np
@@ -252,8 +253,14 @@ def test_names_of_other_libraries_have_one_page_and_need_no_network() -> None:
     assert len(names) == len(set(names))
 
 
+@cache
+def generated() -> dict[str, Any]:
+    """Return what the program has that writes the reference."""
+    return runpy.run_path(str(ROOT / "docs/generated.py"))
+
+
 def test_reference_is_made_from_the_code() -> None:
-    module = runpy.run_path(str(ROOT / "docs/generated.py"))
+    module = generated()
     pages = {
         page.stem: module["filled"](page.read_text("utf-8"))
         for page in ROOT.glob("docs/reference/*.md")
@@ -274,7 +281,7 @@ def test_reference_is_made_from_the_code() -> None:
 
 
 def test_examples_of_the_reference_are_one_config() -> None:
-    page = runpy.run_path(str(ROOT / "docs/generated.py"))["config"]()
+    page = generated()["config"]()
     above, *tables = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
 
     config = parse_config("\n".join([above, *tables]), ROOT / "run.toml")
@@ -296,7 +303,7 @@ def test_examples_of_the_reference_are_one_config() -> None:
 def test_signature_spells_out_a_type_without_an_entry(
     written: str, module: str, shown: str
 ) -> None:
-    plain = runpy.run_path(str(ROOT / "docs/generated.py"))["plain"]
+    plain = generated()["plain"]
 
     assert plain(written, module) == shown
 
