@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
+import forked
+import pytest
 from roxxel.cli import main
 
 from .runs import CONFIG, MODEL, write_project
@@ -10,7 +13,14 @@ from .runs import CONFIG, MODEL, write_project
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+
+pytestmark = pytest.mark.first
+
+
+@pytest.fixture(autouse=True)
+def starts_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a drill start its runs as forks."""
+    monkeypatch.setattr(sys, "executable", str(forked.commands() / "python"))
 
 
 def content(folder: Path) -> dict[Path, bytes]:

@@ -31,7 +31,10 @@ from roxxel.runs.again import config_of
 from .runs import said
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+pytestmark = pytest.mark.first
 
 SIZES: dict[str, Any] = {"width": 16, "hidden": 32, "num_layers": 1, "num_heads": 2}
 
@@ -289,11 +292,11 @@ def doubled(loss_fn: Any) -> Any:
     return wraps(loss_fn)(lambda model, batch: 2 * loss_fn(model, batch)[0])
 
 
-OWN: dict[str, Any] = {
-    "loss_fn": doubled(llama(preset="tiny", total_steps=2, **SIZES)[2]),
-    "optimizer": None,
-    "eval_fn": str,
-    "eval_curriculum": None,
+OWN: dict[str, Callable[..., Any]] = {
+    "loss_fn": lambda _, loss_fn, __: doubled(loss_fn),
+    "optimizer": lambda model, *_: nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+    "eval_fn": lambda *_: str,
+    "eval_curriculum": lambda _, __, data: data,
 }
 
 
@@ -302,9 +305,7 @@ def test_what_only_the_program_has_is_named(tmp_path: Path, own: str) -> None:
     model, optimizer, loss_fn = llama(preset="tiny", total_steps=2, **SIZES)
     data = curriculum(tmp_path)
     given: dict[str, Any] = {"optimizer": optimizer, "loss_fn": loss_fn}
-    given[own] = OWN[own] or data
-    if own == "optimizer":
-        given[own] = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    given[own] = OWN[own](model, loss_fn, data)
     run = tmp_path / "run"
     Trainer(model, curriculum=data, save_path=run, **given).run()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import forked
 from roxxel.cli import main
 
 from .helpers import run_python
@@ -53,7 +54,8 @@ def test_a_command_opens_no_file_of_a_run_again_and_again(tmp_path: Path) -> Non
         ["ckpt", "verify", "run/checkpoints@2"],
     ]
 
-    done = run_python("-c", COUNTED, json.dumps(commands), cwd=tmp_path)
+    words = json.dumps(commands)
+    done = run_python("-c", COUNTED, words, cwd=tmp_path, run=forked.run)
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -79,7 +81,8 @@ def test_a_second_start_opens_each_corpus_once(tmp_path: Path) -> None:
     assert main(["train", str(config)]) == 0
     words = ["train", str(config), "--set", "phases.1.steps=3"]
 
-    done = run_python("-c", COUNTED, json.dumps([words]), cwd=tmp_path)
+    given = json.dumps([words])
+    done = run_python("-c", COUNTED, given, cwd=tmp_path, run=forked.run)
 
     assert done.returncode == 0, done.stderr
     opened = json.loads(done.stdout.splitlines()[-1])["train"]
