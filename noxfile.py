@@ -80,8 +80,12 @@ OTHERS = (
 
 # Tests run at the same time, one for each core, but at most four. The tests of a file
 # run in one process, because they share fixtures and compiled programs. Their order is
-# random; pytest's first lines name the seed that repeats it.
-PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+# random; pytest's first lines name the seed that repeats it. Files come to workers in
+# the order of `forked/suites.py`.
+PARALLEL = (
+    *("--numprocesses=auto", "--maxprocesses=4"),
+    *("--dist=loadfile", "--no-loadscope-reorder"),
+)
 
 # Some tests wait for the programs that they start, and those for each other, for disks,
 # time limits and servers. So four run at once, however few the cores.

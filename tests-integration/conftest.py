@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import forked
 import pytest
 from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
+from suites import pytest_collection_modifyitems
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
+
+__all__ = ["pytest_collection_modifyitems"]
 
 # Loops of other frameworks have a session of their own, `bridges`.
 collect_ignore = [
@@ -56,12 +59,6 @@ CUDA = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
-
-
-@pytest.hookimpl(trylast=True)  # after the shuffling
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: at the end it would run beside nothing."""
-    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 class RunProgram(Protocol):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.first
+
 CONFIG = """\
 model = "tiny.model:make"
 save_path = "runs/{name}"

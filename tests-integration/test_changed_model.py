@@ -30,6 +30,8 @@ from roxxel_train import RunFolder
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.first
+
 VOCABULARY = 13
 STEPS = 4
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import forked
 import numpy as np
+import pytest
 from roxxel import Roxxel
 
 from .conftest import environment
@@ -16,6 +17,8 @@ from .runs import rows, stop_at
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.first
 
 MODEL = """
 import jax.numpy as jnp

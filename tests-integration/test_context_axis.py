@@ -16,6 +16,8 @@ from .runs import rows
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
+pytestmark = pytest.mark.first
+
 PROGRAM = Path(__file__).parent / "programs" / "context_axis.py"
 
 

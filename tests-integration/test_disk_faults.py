@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NUM_FAULTS = os.environ.get("ROXXEL_DISK_FAULTS", "24")
 
 pytestmark = [
+    pytest.mark.first,
     pytest.mark.long,
     pytest.mark.skipif(
         sys.platform != "linux" or shutil.which("cc") is None,

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+pytestmark = pytest.mark.first
+
 # Of 10,000 documents of 128 tokens and a separator.
 TOKENS = 10_000 * 129
 STEPS = TOKENS // (16 * 1025), int(TOKENS // 32769 * 0.2)

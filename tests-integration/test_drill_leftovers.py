@@ -11,6 +11,8 @@ from roxxel_train import Preempted
 
 from .programs import drill
 
+pytestmark = pytest.mark.first
+
 
 def child_processes() -> set[int]:
     lists = Path("/proc/self/task").glob("*/children")

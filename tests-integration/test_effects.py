@@ -17,7 +17,7 @@ from compilation import QUICK_COMPILATION
 
 from .conftest import PROGRAMS
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.first, pytest.mark.long]
 
 SEEDS = os.environ.get("ROXXEL_EFFECT_SEEDS", "1")
 

@@ -19,6 +19,8 @@ from compilation import QUICK_COMPILATION
 from .conftest import PROGRAMS
 from .runs import all_said, free_port
 
+pytestmark = pytest.mark.first
+
 PROGRAM = PROGRAMS / "loader_processes.py"
 
 

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from .lost_power import Files
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="macOS flushes by another call"
-)
+pytestmark = [
+    pytest.mark.first,
+    pytest.mark.skipif(sys.platform != "linux", reason="macOS flushes by another call"),
+]
 
 
 def documents(*lengths: int) -> Sequence[Any]:

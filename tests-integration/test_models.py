@@ -14,6 +14,8 @@ from .runs import rows
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.first
+
 CONFIG = """\
 model = "roxxel.models:llama"
 save_path = "{save_path}"

@@ -24,7 +24,7 @@ from .buckets import running_bucket
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.first, pytest.mark.long]
 
 GUIDES = Path(__file__).parents[1] / "docs" / "guides"
 SHOWN = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)

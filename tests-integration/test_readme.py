@@ -11,6 +11,8 @@ import pytest
 
 from .conftest import run_python
 
+pytestmark = pytest.mark.first
+
 README = Path(__file__).parents[1] / "README.md"
 
 

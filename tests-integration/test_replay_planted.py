@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.first, pytest.mark.long]
 
 MODEL = """
 import jax.numpy as jnp

@@ -56,6 +56,7 @@ class Run:
             return [final[name] for name in final.files]
 
 
+@pytest.mark.first
 @pytest.mark.long
 @pytest.mark.versions
 def test_stopped_at_three_random_steps_ends_the_same(

@@ -181,6 +181,7 @@ def rates(run: Path) -> list[float]:
     return [row["learning_rate"] for row in train_rows(run)]
 
 
+@pytest.mark.first
 @pytest.mark.long
 def test_story_of_a_new_user(tmp_path: Path, compilation_cache: Path) -> None:
     user = User(tmp_path, compilation_cache)

@@ -6,8 +6,9 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
+from compilation import QUICK_COMPILATION
 from flushes import nothing_waits_for_the_disk
+from suites import compile_once, pytest_collection_modifyitems
 
 # Before JAX looks.
 os.environ.setdefault(
@@ -17,7 +18,11 @@ os.environ.setdefault(
 import pytest
 from hypothesis import settings
 
-__all__ = ["nothing_waits_for_the_disk"]
+__all__ = [
+    "compile_once",
+    "nothing_waits_for_the_disk",
+    "pytest_collection_modifyitems",
+]
 
 # A busy machine is no failure.
 settings.register_profile("roxxel-ckpt", deadline=None, max_examples=50)
@@ -25,12 +30,6 @@ settings.load_profile("roxxel-ckpt")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Share compiled programs between the tests of this run."""
-    share_compilations(folder_of_programs(tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture

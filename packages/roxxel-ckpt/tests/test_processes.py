@@ -12,11 +12,14 @@ from typing import Any
 import forked
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer
 
 from .golden_states import Model, on_one_device
 from .helpers import names
+
+pytestmark = pytest.mark.first
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
 GOLDEN = Path(__file__).with_name("golden")

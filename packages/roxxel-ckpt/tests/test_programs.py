@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import forked
 import numpy as np
+import pytest
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointWriteError
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    import pytest
+
+pytestmark = pytest.mark.first
 
 # Ends without `close()`, and with a save in flight.
 PROGRAM = """

@@ -4,8 +4,9 @@ from importlib.util import find_spec
 
 from flushes import nothing_waits_for_the_disk
 from hypothesis import settings
+from suites import pytest_collection_modifyitems
 
-__all__ = ["nothing_waits_for_the_disk"]
+__all__ = ["nothing_waits_for_the_disk", "pytest_collection_modifyitems"]
 
 # The test group holds the extra; an environment of the whole workspace may not.
 collect_ignore = [] if find_spec("obstore") else ["extras"]

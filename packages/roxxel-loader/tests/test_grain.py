@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import Sampler
 
+pytestmark = pytest.mark.first
+
 
 @pytest.fixture
 def sampler() -> Sampler:

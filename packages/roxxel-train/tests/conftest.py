@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
 from flushes import nothing_waits_for_the_disk
+from suites import pytest_collection_modifyitems
 
 # Before JAX looks: some tests need several devices, the others take one of them.
 os.environ.setdefault(
@@ -19,7 +20,7 @@ from roxxel_train import trainer
 from roxxel_train._step.step import choose_step as choose
 from roxxel_train._step.step import jit_update as jit
 
-__all__ = ["nothing_waits_for_the_disk"]
+__all__ = ["nothing_waits_for_the_disk", "pytest_collection_modifyitems"]
 
 # JAX compiles at first use: how long an example takes says nothing here.
 settings.register_profile("compiling", deadline=None, max_examples=50)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from roxxel_train import ModelState
 
+pytestmark = pytest.mark.first
+
 NUM_PROCESSES = 3
 NUM_STEPS = 12
 GUARD_S = 600

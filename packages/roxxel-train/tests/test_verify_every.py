@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from jax.sharding import Mesh
 
+pytestmark = pytest.mark.first
+
 PHASES = [Phase(6, 8, 9), Phase(6, 16, 9)]
 
 

@@ -17,6 +17,8 @@ from .helpers import VOCABULARY, by_mask, masked_loss, mesh_of, pair, rows, trai
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.first
+
 MARK = VOCABULARY - 1
 """The only token of the documents that the tests withdraw."""
 

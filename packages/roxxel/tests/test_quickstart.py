@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.first
+
 # One head: attention over 1024 tokens takes most of the time.
 SIZES = {"width": 8, "num_layers": 1, "hidden": 8, "num_heads": 1, "num_kv_heads": 1}
 

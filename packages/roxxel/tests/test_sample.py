@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+pytestmark = pytest.mark.first
+
 TEXT_RUN = """\
 model = "roxxel.models:llama"
 save_path = "run"
