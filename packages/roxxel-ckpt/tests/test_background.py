@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -90,6 +91,28 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
     flight._done.result(600)  # pyright: ignore[reportPrivateUsage]
     saving.close()
     assert saving.steps() == [7]
+
+
+def test_a_long_wait_for_a_save_is_told_while_it_lasts(
+    tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def open_gate(record: logging.LogRecord) -> bool:
+        told.append(record.getMessage())
+        gate.set()
+        return False
+
+    monkeypatch.setattr("roxxel_ckpt._save.save._TOLD_AFTER_S", 0.01)
+    monkeypatch.setattr(logging.getLogger("roxxel_ckpt"), "filters", [open_gate])
+    saving = checkpointer(tmp_path, timeout=600)
+
+    saving.save(7)
+    saving.wait()
+
+    assert saving.steps() == [7]
+    assert len(told) == 1
+    assert f"{tmp_path}: waiting for the save of step 7" in told[0]
 
 
 def test_files_are_asked_for_when_the_arrays_are_there_and_the_step_is_not(

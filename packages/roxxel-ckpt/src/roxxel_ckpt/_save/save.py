@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
+_TOLD_AFTER_S = 60.0
+"""Wait for a save after which a line says that the program waits: a bucket may give no
+answer for minutes, and a single process has nobody else who could tell.
+"""
 _in_flight: set[Save] = set()
 
 
@@ -277,7 +281,7 @@ class Save:
         After a CheckpointTimeoutError the save continues; `wait` may be called again.
         """
         try:
-            error = self._done.exception(self._timeout_s)
+            error = self._ended()
         except TimeoutError:
             raise self._too_slow("the write continues") from None
         if error is None or self.was_raised:
@@ -289,6 +293,23 @@ class Save:
             f"{self.folder}: the save of step {self.step} failed ({brief(error)}); "
             f"earlier checkpoints are unchanged{_remedy(self.folder, error)}"
         ) from error
+
+    def _ended(self) -> BaseException | None:
+        """Wait until the save has ended; return its error."""
+        first_s = min(self._timeout_s, _TOLD_AFTER_S)
+        with contextlib.suppress(TimeoutError):
+            return self._done.exception(first_s)
+        left_s = self._timeout_s - first_s
+        if left_s > 0:
+            _logger.warning(
+                "%s: waiting for the save of step %d, which is not complete after "
+                "%g s; the wait ends after %g s more",
+                self.folder,
+                self.step,
+                first_s,
+                left_s,
+            )
+        return self._done.exception(left_s)
 
     def _run(self, write: Callable[[], Any]) -> None:
         failure: BaseException | None = None
