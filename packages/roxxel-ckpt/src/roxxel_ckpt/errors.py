@@ -101,20 +101,29 @@ class OtherProcessError(CheckpointError):
     """Another process of the program failed; the text names it and the reason."""
 
 
+def reason_in_text(error: BaseException) -> str | None:
+    """Return the operating system's reason that an error of TensorStore names.
+
+    Orbax wraps this error in one that has no reason.
+    """
+    is_sentence = isinstance(error, CheckpointError)
+    for each in (error,) if is_sentence else (error, error.__cause__):
+        found = _OS_REASON.search(str(each))
+        if found:
+            return found[1]
+    return None
+
+
 def brief(error: BaseException) -> str:
     """Return the reason of an error, short enough for part of a sentence."""
-    reason = _OS_REASON.search(str(error))
-    if reason:
-        return reason[1]
-    is_sentence = isinstance(error, CheckpointError)
-    cause = None if is_sentence else _OS_REASON.search(str(error.__cause__))
-    if cause:
-        # Orbax wraps an error of TensorStore in one that has no reason.
-        return cause[1]
+    reason = reason_in_text(error)
+    if reason is not None:
+        return reason
     lines = str(error).strip().splitlines()
     if not lines:
         return repr(error)
     line = lines[0].strip()
+    is_sentence = isinstance(error, CheckpointError)
     text = line if is_sentence else f"{type(error).__name__}: {line}"
     limit = 600 if is_sentence else 200
     return text if len(text) <= limit else text[: limit - 3] + "..."

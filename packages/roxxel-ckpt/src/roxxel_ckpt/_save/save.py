@@ -43,6 +43,7 @@ from roxxel_ckpt.errors import (
     CheckpointUnreadableError,
     CheckpointWriteError,
     brief,
+    reason_in_text,
 )
 
 if TYPE_CHECKING:
@@ -437,7 +438,9 @@ def _cannot_begin(
 
 def _remedy(folder: Folder, error: BaseException) -> str:
     """Return a remedy for an error of a local disk; other errors contain one."""
-    is_of_disk = isinstance(error, OSError) and not isinstance(error, CheckpointError)
+    # TensorStore, which writes the arrays, raises no OSError.
+    is_of_system = isinstance(error, OSError) or reason_in_text(error) is not None
+    is_of_disk = is_of_system and not isinstance(error, CheckpointError)
     return f"; {folder.staging_remedy}" if is_of_disk else ""
 
 
