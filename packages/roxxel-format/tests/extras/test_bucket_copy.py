@@ -204,6 +204,18 @@ def test_the_source_is_no_target(corpus: Roxxel) -> None:
             each.copy_to(str(each.filepath), exist="replace")
 
 
+def test_the_source_is_no_target_through_a_link_either(
+    corpus: Roxxel, tmp_path: Path
+) -> None:
+    path = Path(str(corpus.filepath))
+    link = tmp_path / "link"
+    link.symlink_to(path.parent)
+
+    for source, target in ((path, link / path.name), (link / path.name, path)):
+        with pytest.raises(ValueError, match="is the source of this copy"):
+            Roxxel(source).copy_to(target, exist="replace")
+
+
 @pytest.mark.parametrize("target", ["s3://data/one.rox", "one.rox"])
 def test_one_file_is_no_target(corpus: Roxxel, tmp_path: Path, target: str) -> None:
     if "://" not in target:

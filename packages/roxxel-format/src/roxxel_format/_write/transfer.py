@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from contextlib import ExitStack
@@ -23,7 +24,6 @@ from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
@@ -67,7 +67,10 @@ def copy_corpus(
         place.enter(resources)
         place.begin(replaces=exist == "replace")
         there = place.found
-        if contents.paths[0] in {place.folder + each for each in there.file_names()}:
+        folder, _, first = contents.paths[0].rpartition("/")
+        # A link may lead to the folder; the URL of a folder leads to itself.
+        is_here = os.path.realpath(folder) == os.path.realpath(place.folder)
+        if is_here and first in there.file_names():
             raise ValueError(f"{target}: is the source of this copy; copy elsewhere")
         if exist == "error":
             _check_continues(there, manifest, place)
