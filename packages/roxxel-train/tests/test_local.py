@@ -153,6 +153,19 @@ def test_signal_goes_to_all_and_all_may_save(
     assert signal.getsignal(number) is before
 
 
+def test_a_failure_counts_more_than_a_preemption_before_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "alive")
+    # The fifo has an end while process 0 lives.
+    program = script(
+        tmp_path,
+        "alive = open(sys.argv[1], 'r' if index else 'w')\n"
+        "if index: alive.read()\n"
+        "sys.exit(3 if index else 75)\n",
+    )
+
+    assert local.main([program, str(tmp_path / "alive")]) == 3
+
+
 def test_process_that_a_signal_ended_gives_its_number(tmp_path: Path) -> None:
     program = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)\n")
 

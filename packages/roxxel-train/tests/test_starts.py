@@ -174,7 +174,16 @@ def test_only_rows_are_given_up(tmp_path: Path, num_endings: int) -> None:
     assert run.goodput().lost == 0.0
 
 
-def test_a_start_of_a_complete_run_is_idle(tmp_path: Path) -> None:
-    [start] = write(tmp_path, line("start", 8, total_steps=8)).starts()
+def test_a_start_of_a_complete_run_is_idle_and_its_settings_do_not_count(
+    tmp_path: Path,
+) -> None:
+    trained = line("train", 8)
+    run = write(
+        tmp_path,
+        line("start", 0, total_steps=8, settings={"log_every": 1}),
+        trained,
+        line("start", 8, total_steps=8, after=zlib.crc32(trained), settings={}),
+    )
 
-    assert start.is_idle
+    assert [start.is_idle for start in run.starts()] == [False, True]
+    assert run.settings == {"log_every": 1}
