@@ -168,7 +168,7 @@ def test_python_spells_the_remedy_for_python(tmp_path: Path) -> None:
     [
         (("valid=0.5",), ("valid=0.25",), ["is valid=0.5 in", "valid=0.25 given"]),
         (("valid=0.5",), (), ["split is valid=0.5 in the corpus, none given"]),
-        ((), ("train=0.5", "--separator", "0"), ["separator is none in the corpus, 0"]),
+        ((), ("train=0.5", "--separator", "0"), ["was not divided by a split"]),
     ],
 )
 def test_an_append_that_would_be_refused_is_not_offered(

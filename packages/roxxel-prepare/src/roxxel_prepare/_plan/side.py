@@ -86,7 +86,8 @@ def check_divided(recipes: Mapping[str, Recipe]) -> None:
             raise FileExistsError(
                 f"{path}: was not divided by a split, so nothing can be held out of it "
                 f"as {path_beside(path, side.name)}; write elsewhere, or use "
-                'exist="replace"'
+                'exist="replace", which deletes the shards from under every run that '
+                "trains on them"
             )
 
 
