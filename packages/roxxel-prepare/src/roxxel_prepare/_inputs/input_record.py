@@ -129,33 +129,32 @@ class Inputs:
         if pairs:
             return f"made with other arguments ({pairs})"
         number = len(self.paths)
+        rows = [[*row] for row in zip(*columns, strict=False)]
         if table.get("number") != number:
             what = f"{number} given, {table.get('number')} recorded"
+        elif _rows_step(number) == 1:
+            what = self.first_change(rows)
         else:
-            mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
-            theirs = zip(*columns, strict=False)
-            pairs = enumerate(zip(mine, theirs, strict=False))
-            changed = (self._change(*each) for each in pairs)
-            what = next(filter(None, changed), "the corpus does not record which")
-        return f"made from other inputs ({what})"
+            what = self._first_group(rows)
+        return f"made from other inputs ({what or 'the corpus does not record which'})"
 
-    def _change(
-        self, row: int, pair: tuple[tuple[Any, ...], tuple[Any, ...]]
-    ) -> str | None:
-        """Describe how a row of the record differs; None if it is equal."""
-        (name, size, time, sample), (old_name, old_size, old_time, old_sample) = pair
+    def _first_group(self, rows: list[list[Any]]) -> str | None:
+        """Describe the first group of files whose recorded row differs."""
         step = _rows_step(len(self.paths))
-        paths = self.paths[row * step : (row + 1) * step]
-        sampled = _sampled(is_object=paths[0] in self.objects)
-        what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
-        if name != old_name:
-            return f"{paths[0]} is given instead of {old_name}"
-        if step > 1 and (size, sample) != (old_size, old_sample):
-            return f"{what} differs in name, size, or {sampled}"
-        if step > 1:
-            return f"{what} was modified since" if time != old_time else None
-        new, old = (name, size, time, sample), (name, old_size, old_time, old_sample)
-        return None if new == old else _change(what, new, old, sampled)
+        mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
+        for at, (new, old) in enumerate(zip(map(list, mine), rows, strict=False)):
+            if new == old:
+                continue
+            paths = self.paths[at * step : (at + 1) * step]
+            what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
+            (name, size, _, sample), (old_name, old_size, _, old_sample) = new, old
+            if name != old_name:
+                return f"{paths[0]} is given instead of {old_name}"
+            if (size, sample) != (old_size, old_sample):
+                sampled = _sampled(is_object=paths[0] in self.objects)
+                return f"{what} differs in name, size, or {sampled}"
+            return f"{what} was modified since"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
