@@ -162,7 +162,12 @@ def test_run_of_a_config_answers_and_branches(
     capsys.readouterr()
 
     printed: dict[str, str] = {}
-    for start in ("sample runs/first", "show runs", "where runs", "verify runs"):
+    for start in (
+        "sample runs/first",
+        "show runs",
+        "where runs",
+        "verify runs/first --data",
+    ):
         assert main(shown("model.md", start)) == 0
         printed[start.split()[0]] = capsys.readouterr().out
     assert printed["sample"].startswith("def ")
