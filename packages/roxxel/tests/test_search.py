@@ -279,17 +279,24 @@ def test_the_documents_of_a_written_corpus_are_searched(
 
 
 @given(
-    st.lists(st.integers(0, 1), min_size=1, max_size=30),
+    st.lists(
+        st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=5
+    ),
     st.lists(st.integers(0, 1), min_size=1, max_size=4),
     st.integers(1, 9),
 )
 def test_a_sequence_is_found_wherever_it_stands(
-    tokens: list[int], wanted: list[int], chunk: int
+    documents: list[list[int]], wanted: list[int], chunk: int
 ) -> None:
-    found = find_tokens(Held([np.array(tokens)]), wanted, chunk=chunk)
-
+    corpus = Held([np.array(each) for each in documents])
+    tokens = [token for each in documents for token in each]
     windows = [tokens[i : i + len(wanted)] for i in range(len(tokens))]
-    assert [*found] == [i for i, window in enumerate(windows) if window == wanted]
+    places = [i for i, window in enumerate(windows) if window == wanted]
+    of_token = np.repeat(np.arange(len(documents)), [len(each) for each in documents])
+
+    assert [*find_tokens(corpus, wanted, chunk=chunk)] == places
+    found = [part.documents for part in search(corpus, wanted, chunk=chunk)]
+    assert [int(each) for part in found for each in part] == of_token[places].tolist()
 
 
 def test_occurrences_may_overlap() -> None:
