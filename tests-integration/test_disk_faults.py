@@ -2,11 +2,11 @@
 
 A library of C, put under Python and TensorStore alike, lets one call on the files of a
 job fail: every `open`, `read`, `write`, `fsync`, `close`, `rename`, `mkdir`, `stat` and
-so on of a save, a load, a run that restores, evaluates, logs and saves, and of writing,
-appending to, replacing, reading and preparing a corpus. Afterwards the job is done
-again. The errors of each call are those of `ERRORS` in `programs/disk_faults.py`. The
-suite tries some of the cases. `nox -s drill` tries all, which takes half an hour of one
-core; in it, each call of a run gives one of its errors, and of other jobs all.
+so on of a save, a load, a run that restores, evaluates, logs and saves, and of all that
+writes, reads or prepares a corpus. Afterwards the job is done again. The errors of each
+call are those of `ERRORS` in `programs/disk_faults.py`. The suite tries some of the
+cases. `nox -s drill` tries all, which takes an hour of one core; in it, each call of a
+run gives one of its errors, and of other jobs all.
 """
 
 from __future__ import annotations

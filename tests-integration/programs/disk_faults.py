@@ -244,6 +244,91 @@ class Replace(Write):
     before = OLD
 
 
+class Compact(Write):
+    """A merge of the shards of seven appends."""
+
+    before = wanted = (*OLD, *NEW)
+
+    def begin(self):
+        for document in self.before:
+            self.write([document], "append")
+
+    def act(self):
+        self.corpus().compact()
+
+
+class Column(Write):
+    """New values of a column."""
+
+    before = wanted = OLD
+
+    def begin(self):
+        super().begin()
+        self.number([1] * len(OLD))
+
+    def number(self, values):
+        self.corpus().write_column("n", values, "document", "uint8", exist="replace")
+
+    def act(self):
+        self.number([*range(len(OLD))])
+
+    def check(self, error, _):
+        names, found = [1] * len(OLD), self.corpus().column("n")[:].tolist()
+        assert found in (names, [*range(len(OLD))]), found
+        super().check(error, _)
+        assert self.corpus().column("n")[:].tolist() == [*range(len(OLD))]
+
+
+class Clean(Write):
+    """The removal of what two killed writes left."""
+
+    before = wanted = OLD
+
+    def begin(self):
+        super().begin()
+        for number in range(2):
+            name = f"c_{'a' * 12}_00000_00{number}.rox"
+            (self.folder / name).write_bytes(b"left")
+
+    def act(self):
+        self.corpus().remove_leftovers()
+
+    def check(self, error, _):
+        assert error or self.corpus().leftovers() == []
+        super().check(error, _)
+
+
+class Copy(Write):
+    """A copy to another name."""
+
+    wanted = OLD
+
+    def begin(self):
+        self.write(OLD, "error")
+        self.corpus().copy_to(self.folder / "s_*.rox")
+        for path in self.folder.iterdir():
+            if "c_" in path.name:
+                path.unlink()
+
+    def act(self):
+        Roxxel(self.folder / "s_*.rox").copy_to(self.folder / "c_*.rox")
+
+
+class Adopt(Write):
+    """Shards without a manifest that become a corpus again."""
+
+    wanted = OLD
+
+    def begin(self):
+        self.write(OLD, "error")
+        for path in self.folder.iterdir():
+            if path.suffix != ".rox":
+                path.unlink()
+
+    def act(self):
+        self.corpus().adopt()
+
+
 class Read(Write):
     """Every token of a corpus."""
 
@@ -385,7 +470,10 @@ class Run(Job):
 
 JOBS = {
     kind.__name__.lower(): kind
-    for kind in (Save, Load, Write, Append, Replace, Read, Prepare, Run)
+    for kind in (
+        *(Save, Load, Write, Append, Replace, Compact, Column, Clean, Copy, Adopt),
+        *(Read, Prepare, Run),
+    )
 }
 
 
