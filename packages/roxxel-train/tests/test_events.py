@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_ckpt import CheckpointError
+from roxxel_ckpt import CheckpointBucketError, Checkpointer, CheckpointError
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import ModelState, Preempted
@@ -227,6 +227,27 @@ def test_error_that_ends_a_run_is_a_line_with_what_is_saved(tmp_path: Path) -> N
     assert log(tmp_path)[-1] == "RuntimeError ended the run; step 7 is saved"
     text = (tmp_path / "run" / "system.log").read_text()
     assert " ERROR the run ended with an error\nTraceback" in text
+
+
+def test_checkpoints_that_cannot_be_read_at_the_end_hide_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those in a bucket that gives no answer."""
+
+    def unreadable(_: Checkpointer) -> list[int]:
+        raise CheckpointBucketError("s3://data: no answer")
+
+    def fails(_: ModelState) -> None:
+        monkeypatch.setattr(Checkpointer, "steps", unreadable)
+        raise RuntimeError("evaluation failed")
+
+    with pytest.raises(RuntimeError, match="evaluation failed"):
+        trainer(tmp_path, eval_fn=fails, eval_every=7).run()
+
+    lines = log(tmp_path)
+    assert lines[-1].startswith("RuntimeError ended the run; which step is saved")
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert '"kind": "end"' in metrics.splitlines()[-1]
 
 
 def test_error_of_ours_is_one_line_of_the_log(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from math import isclose
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt import CheckpointError
 from roxxel_store.amounts import counted
 
 from roxxel_train._files.paths import shown
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt import SaveRecord
+    from roxxel_ckpt import Checkpointer, SaveRecord
     from roxxel_curriculum import MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
@@ -326,25 +327,28 @@ def failed_save(step: int, after: BaseException, error: Exception) -> str:
     return f"step {step} could not be saved after {type(after).__name__}: {error}"
 
 
-def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> str:
-    """Return the last line of a run; its newest checkpoint is at `latest_step`."""
+def ending(error: BaseException | None, plan: Plan, saved: str) -> str:
+    """Return the last line of a run; `saved` says what is saved."""
     if isinstance(error, Preempted):
         return str(error)
-    saved = _saved(latest_step)
     if error is not None:
         return f"{type(error).__name__} ended the run; {saved}"
     total = plan.total_steps
     return f"complete: {total} of {total} steps are done{_because(plan)}; {saved}"
 
 
-def stopped(step: int, reason: str, latest_step: int | None) -> str:
+def stopped(step: int, reason: str, saved: str) -> str:
     """Return the last line of a run that `Trainer.stop` or `until=` ended."""
-    saved = _saved(latest_step)
     return f"stopped after step {step}: {reason}; {saved}"
 
 
-def _saved(latest_step: int | None) -> str:
-    return "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
+def what_is_saved(checkpointer: Checkpointer | None) -> str:
+    """Return which step is saved, to end a sentence."""
+    try:
+        latest = None if checkpointer is None else checkpointer.latest_step
+    except CheckpointError:  # a failing bucket must not replace the error of the run
+        return "which step is saved cannot be read now"
+    return "nothing is saved" if latest is None else f"step {latest} is saved"
 
 
 def _because(plan: Plan) -> str:

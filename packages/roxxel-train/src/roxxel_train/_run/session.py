@@ -509,8 +509,7 @@ class Session:
             if error is not None:
                 self._log_end(events.end_row(state.step, error, None))
             return
-        checkpointer = state.checkpointer
-        latest = None if checkpointer is None else checkpointer.latest_step
+        saved = events.what_is_saved(state.checkpointer)
         spent = None
         if state.path is not None and jax.process_index() == 0:
             spent = self._spent(state.path)
@@ -519,9 +518,9 @@ class Session:
         is_stopped = self._stop_reason is not None
         self._log_end(events.end_row(state.step, error, spent, is_stopped=is_stopped))
         if self._stop_reason is None:
-            line = events.ending(error, self._plan, latest)
+            line = events.ending(error, self._plan, saved)
         else:
-            line = events.stopped(state.step, self._stop_reason, latest)
+            line = events.stopped(state.step, self._stop_reason, saved)
         self.log.info(line)
 
     def _log_end(self, row: Mapping[str, Any]) -> None:
