@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import zlib
 from typing import TYPE_CHECKING
 
+import forked
 import numpy as np
 import pytest
 from roxxel_format import Roxxel, ShardError
@@ -80,7 +80,7 @@ def test_a_file_that_is_not_regular_is_refused_at_once(
     (path,) = tmp_path.glob(file)
     become(kind, path)
 
-    child = subprocess.run(
+    child = forked.run(
         [sys.executable, "-c", CHILD, *FILES[file]],
         capture_output=True,
         text=True,
