@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import forked
 import pytest
 from roxxel.cli import main
+from roxxel_train import RunFolder
 
 from .runs import CONFIG, MODEL, write_project
 
@@ -36,6 +37,7 @@ def test_killed_run_ends_as_the_unbroken_run(
 ) -> None:
     text = CONFIG.replace("tiny:make", "tiny:scheduled")
     text = text.replace("hang_after_s = 600", 'log_to.tensorboard.log_dir = "tb"')
+    text = text.replace("seed = 3", "seed = 3\nskips = [[1, 2], [5, 1]]")
     config = write_project(tmp_path, text)
     scheduled = """
 
@@ -61,6 +63,7 @@ def scheduled(width, total_steps):
     assert shown.count("s from the start to the first step") == 1
     assert "log: 10 rows are equal" in shown
     assert "checkpoint: 2 leaves equal, 0 differences" in shown
+    assert RunFolder(scratch / "killed").data().state["skips"] == [[1, 2]]
     shutil.rmtree(scratch)
     assert content(tmp_path) == before
 
