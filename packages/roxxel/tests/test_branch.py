@@ -47,8 +47,9 @@ def test_a_branch_changes_the_steps_to_come(
     assert main(["train", *command]) == 0
     shown = capsys.readouterr().out
     assert "already complete: 6 steps" in shown
-    assert "steps of the last phase in first.toml or --set, then\n" in shown
-    assert shown.endswith(f"roxxel train {shlex.join(['first.toml', *changes])}\n")
+    longer = ["train", "first.toml", *changes, "--set", "phases.1.steps=4"]
+    assert "raise phases.1.steps, which is 2, as here:\n" in shown
+    assert shown.endswith(f"roxxel {shlex.join(longer)}\n")
 
     folder = config.parent / "b"
     assert kept_configs(folder) == [4]

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import forked
+import pytest
 from roxxel.cli import main
 from roxxel_train import RunFolder
 
@@ -12,11 +13,32 @@ from .runs import CONFIG, kept_configs, write_project
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 
 def rows(run: Path, kind: str) -> list[dict[str, Any]]:
     return [row for row in RunFolder(run).rows()[0] if row["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "status"), [(3, 75, "stopped"), (6, 0, "complete")]
+)
+def test_a_signal_in_the_last_step_ends_a_complete_run(
+    step: int, code: int, status: str, tmp_path: Path
+) -> None:
+    config = write_project(
+        tmp_path, CONFIG.replace("[trainer]", '[trainer]\neval_fn = "tiny:stop"')
+    )
+    with (tmp_path / "tiny.py").open("a") as file:
+        file.write(
+            "\n\nimport signal\n\n\ndef stop(state):\n"
+            f"    if int(state.step[...]) == {step}:\n"
+            "        signal.raise_signal(signal.SIGTERM)\n"
+        )
+
+    assert main(["train", str(config)]) == code
+
+    run = RunFolder(tmp_path / "run")
+    assert (run.status, run.ending["status"]) == (status, status)
+    assert run.saved_step == step
 
 
 def test_a_config_is_trained_lengthened_and_complete(

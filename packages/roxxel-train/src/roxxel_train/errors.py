@@ -146,20 +146,29 @@ class Preempted(SystemExit):
     the program ends with exit code 75. From this code a scheduler can tell a preempted
     run, which it may queue again, from a failed run.
 
+    A signal in the last step raises this exception too, because the program may go on
+    with another run. `roxxel train`, which has no other, then exits with 0.
+
     Attributes:
         step: Updates done.
         signal_name: The signal, such as `"SIGTERM"`.
         saved: Whether a checkpoint holds these updates.
+        complete: Whether nothing of the run is left to do.
     """
 
-    def __init__(self, step: int, signal_name: str, *, saved: bool = True) -> None:
+    def __init__(
+        self, step: int, signal_name: str, *, saved: bool = True, complete: bool = False
+    ) -> None:
         super().__init__(PREEMPTED_EXIT_CODE)
         self.step = step
         self.signal_name = signal_name
         self.saved = saved
+        self.complete = complete
 
     def __str__(self) -> str:
         """Return what happened and how to continue."""
+        if self.complete:
+            return f"complete: {self.signal_name} came in step {self.step}, the last"
         ended = f"{self.signal_name} ended the run after step {self.step}; "
         if self.saved:
             return ended + "start the run again to continue"

@@ -162,7 +162,8 @@ def end_row(
     """
     status = "complete" if error is None else "ended with an error"
     if is_stopped or isinstance(error, Preempted):
-        status = "stopped"
+        is_complete = isinstance(error, Preempted) and error.complete
+        status = "complete" if is_complete else "stopped"
     row: dict[str, Any] = {"step": step, "time": _now(), "status": status}
     if error is not None:
         row["error"] = type(error).__name__

@@ -380,7 +380,8 @@ class Session:
             text = events.failed_log(step, request.reason, is_saved)
             raise LogWriteError(text) from self.log.failure
         name = "a signal" if request is None else request.reason
-        raise Preempted(step, name, saved=is_saved)
+        is_complete = step == self._total_steps and not self.state.is_evaluation_due
+        raise Preempted(step, name, saved=is_saved, complete=is_complete)
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
 from roxxel_store.screen import note, say
-from roxxel_train import RunFolder, RunMismatchError
+from roxxel_train import Preempted, RunFolder, RunMismatchError
 
 from roxxel.cli._launch import (
     Launch,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from roxxel_curriculum import Plan
+    from roxxel_train import Trainer
 
 
 EPILOG = CONFIG_EXAMPLE
@@ -90,9 +91,7 @@ def train(
     is_first = connect(launch)
     if done is not None:
         if is_first:
-            _say_ending(
-                declared, f"This run is already complete: {done} steps are done."
-            )
+            _say_ending(declared, _complete(done))
         return
     if is_first:
         _say_beginning(declared)
@@ -108,13 +107,32 @@ def train(
     if is_first:
         is_new = before is not None and _reads_otherwise(declared, before[1])
         _begin(declared, trainer.plan(), is_whole=is_new)
-    with ended_once():  # every process ends at the same step
-        summary = trainer.run()
+    ending = _trained(trainer)
     if is_first:
-        is_evaluated = (summary.eval_loss, summary.evaluation) != (None, None)
-        is_idle = summary.start_step == summary.total_steps and not is_evaluated
-        text = f"This run is already complete: {summary.total_steps} steps are done."
-        _say_ending(declared, text if is_idle else str(summary))
+        _say_ending(declared, ending)
+
+
+def _trained(trainer: Trainer) -> str:
+    """Train a run to its end; return how it ended.
+
+    Raises:
+        Ended: A signal stopped the run before its end.
+    """
+    with ended_once():  # every process ends at the same step
+        try:
+            summary = trainer.run()
+        except Preempted as end:
+            if not end.complete:
+                raise
+            return str(end)
+    is_evaluated = (summary.eval_loss, summary.evaluation) != (None, None)
+    if summary.start_step == summary.total_steps and not is_evaluated:
+        return _complete(summary.total_steps)
+    return str(summary)
+
+
+def _complete(steps: int) -> str:
+    return f"This run is already complete: {steps} steps are done."
 
 
 def _before(config: RunConfig) -> tuple[RunFolder, RunConfig] | None:
@@ -227,9 +245,23 @@ def _say_ending(config: RunConfig, text: str) -> None:
     tell(f"Write a report: {shown_command('report', str(folder))}")
     # A branch that has begun continues without the other run.
     changes = [each for each in config.changes if not each.startswith(BRANCH)]
-    where = str(config.file)
     if any(each.startswith("phases") for each in changes):
-        where += " or --set"
-    tell(f"Train longer:   raise the steps of the last phase in {where}, then")
+        # Typed again without more steps, the same changes would train nothing.
+        key, size = _size_of_last_phase(config)
+        changes = [each for each in changes if not each.startswith(f"{key}=")]
+        changes.append(f"{key}={2 * size}")
+        tell(f"Train longer:   raise {key}, which is {size}, as here:")
+    else:
+        tell(
+            f"Train longer:   raise the steps of the last phase in {config.file}, then"
+        )
     again = shown_command("train", str(config.file), *set_again(changes))
     tell(f"                {again}")
+
+
+def _size_of_last_phase(config: RunConfig) -> tuple[str, float]:
+    """Return the key of what sets the steps of the last phase, and its value."""
+    phases = config.schedule.phases
+    sizes = {name: getattr(phases[-1], name) for name in ("steps", "epochs", "tokens")}
+    [(name, size)] = ((n, x) for n, x in sizes.items() if x is not None)
+    return f"phases.{len(phases) - 1}.{name}", size
