@@ -319,13 +319,13 @@ def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Con
     found: dict[str, Parting] = {}
     ignored: set[str] = {"trainer.branch_from"} if is_branch else set()
     aside = {*_ASIDE, *_same_contents(a, b)}
-    missing: list[str] = []
+    missing: dict[str, str] = {}  # each reason once, from the first step with it on
     for mark in sorted(step for step in marks if begin <= step < num_steps):
         rows = [_in_force(each, mark).row for each in starts]
         try:
             configs = [_config(run, row) for run, row in zip(runs, rows, strict=True)]
         except ConfigError as error:
-            missing.append(f"configs from step {mark} on: {error}")
+            missing.setdefault(str(error), f"configs from step {mark} on: {error}")
             continue
         one, other = configs
         if one is not None and other is not None:
@@ -338,10 +338,11 @@ def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Con
                 for run, config in zip(runs, configs, strict=True)
                 if config is None
             ]
-            missing.append(
-                f"configs from step {mark} on: {' and '.join(without)} had none, so of "
-                "the programs only what the logs say was compared"
+            reason = (
+                f"{' and '.join(without)} had none, so of the programs only what the "
+                "logs say was compared"
             )
+            missing.setdefault(reason, f"configs from step {mark} on: {reason}")
         for key, (x, y) in config_differences(values):
             if not _is_in(key, ignored):
                 pair = x or _DEFAULT, y or _DEFAULT
@@ -352,7 +353,7 @@ def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Con
     return _Configs(
         [x for key, x in found.items() if not _is_in(key, aside)],
         [x for key, x in found.items() if _is_in(key, aside)],
-        missing,
+        [*missing.values()],
     )
 
 
