@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from roxxel.cli import main
 from roxxel.config import load_config, make_trainer
 from roxxel.runs.compared import Parting
 from roxxel.runs.verify import Verification
-from roxxel_train import RunFolderError
+from roxxel_train import NonFiniteError, RunFolderError
 
+from .helpers import run_python
 from .runs import facts, forge, forged, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MODEL = """
 import jax
@@ -162,6 +163,65 @@ def test_a_held_out_corpus_that_has_grown_is_read_as_the_run_has_read_it(
     [found] = verify(copy, steps)
 
     assert found.is_equal, str(found)
+
+
+ON_TWO_OF_FOUR_DEVICES = """
+import jax
+
+jax.config.update("jax_num_cpu_devices", 4)
+
+import numpy as np
+from jax.sharding import AxisType
+from roxxel import Curriculum, Phase, Roxxel, Trainer, verify
+from roxxel.models import llama
+
+web = Roxxel("web_*.rox")
+random = np.random.default_rng(0)
+web.write((random.integers(0, 64, 99) for _ in range(30)), vocab_size=64)
+sizes = dict(vocab_size=64, width=8, hidden=8, num_heads=2, num_layers=1)
+model, optimizer, loss = llama(total_steps=4, preset="tiny", **sizes)
+devices = jax.devices()[:2]
+mesh = jax.make_mesh((2,), ("data",), (AxisType.Auto,), devices=devices)
+trainer = Trainer(
+    model,
+    optimizer,
+    Curriculum(web, [Phase(4, 4, 33)]),
+    loss,
+    "run",
+    mesh=mesh,
+    log_every=1,
+    checkpoint_every=2,
+)
+trainer.run()
+print(*verify("run", range(2, 4)))
+"""
+
+
+def test_a_program_on_some_devices_is_trained_again_on_as_many(tmp_path: Path) -> None:
+    done = run_python("-c", ON_TWO_OF_FOUR_DEVICES, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "bit-equal" in done.stdout, done.stdout
+
+
+def test_progress_is_a_few_lines_and_the_log_of_a_failure_is_named(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+
+    verify(copy, range(10), trust=True, say=lines.append)
+
+    assert len(lines) < 6
+    assert "step 4 of 10" in lines[2]
+    assert capsys.readouterr() == ("", "")
+
+    code = copy.parent / "tiny.py"
+    code.write_text(code.read_text().replace(").mean()", ").mean() / 0"))
+    with pytest.raises(NonFiniteError):
+        verify(copy, range(3), trust=True, say=lines.append)
+    log = Path(lines[-1].rpartition(": ")[2])
+    assert "NonFiniteError" in log.read_text()
+    log.unlink()
 
 
 def take_the_step_of_another_run(run: Path) -> None:

@@ -20,7 +20,7 @@ from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train.config import Declaration
 
-from roxxel.config._declaration import ConfigError
+from roxxel.config._declaration import ConfigError, MeshConfig
 from roxxel.config._model_args import (
     check_keys,
     check_model_args,
@@ -37,11 +37,11 @@ from roxxel.config._open import (
 from roxxel.config._text import changed_text, config_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_curriculum import Curriculum
-    from roxxel_train import Trainer
+    from roxxel_train import Logger, Trainer
 
     from roxxel.config._declaration import RunConfig
 
@@ -65,6 +65,9 @@ def make_trainer(
     config: RunConfig,
     data: Mapping[str, Any] | None = None,
     held_out: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    devices: Sequence[Any] | None = None,
+    logger: Logger | None = None,
 ) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
@@ -77,6 +80,8 @@ def make_trainer(
         data: `Sampler.state` of a run whose data is read; see `Curriculum.as_read`.
             None reads the corpora as they are now.
         held_out: The same for held-out sets, as for `open_eval_curriculum`.
+        devices: The devices of the mesh; None for all devices.
+        logger: As for `Trainer`.
 
     Raises:
         ConfigError: The config is invalid, or its corpora or devices do not suffice.
@@ -113,7 +118,8 @@ def make_trainer(
             save_path=config.run_folder,
             seed=config.seed,
             eval_curriculum=sets,
-            **{**given, **_mesh_keywords(config)},
+            logger=logger,
+            **{**given, **_mesh_keywords(config, devices)},
         )
     if trainer.folder is not None:
         trainer.declaration = declaration_of(config, trainer.folder)
@@ -315,11 +321,13 @@ def _as_config_error(config: RunConfig) -> Generator[None]:
         raise ConfigError(f"{config.file}: {error}") from error
 
 
-def _mesh_keywords(config: RunConfig) -> dict[str, Any]:
+def _mesh_keywords(config: RunConfig, chosen: Sequence[Any] | None) -> dict[str, Any]:
     """Return the trainer's keywords for the mesh and the shardings."""
     mesh = config.mesh
     if mesh is None:
-        return {}
+        if chosen is None:
+            return {}
+        mesh = MeshConfig()
     splits_model = mesh.preset in {"fsdp", "hybrid"}
     if splits_model and config.trainer.model_sharding != "annotated":
         raise ConfigError(
@@ -338,6 +346,6 @@ def _mesh_keywords(config: RunConfig) -> dict[str, Any]:
         sharding = roxxel_loader.make_fsdp_sharding_config()
     else:
         sharding = roxxel_loader.make_data_parallel_sharding_config()
-    devices = sharding.create_device_mesh()
+    devices = sharding.create_device_mesh(chosen)
     keywords = {"mesh": devices, "data_sharding": sharding.batch_sharding(devices)}
     return {**keywords, "model_sharding": "fsdp"} if splits_model else keywords

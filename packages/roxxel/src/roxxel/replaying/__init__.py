@@ -54,7 +54,12 @@ from roxxel.replaying._receipt import (
 )
 from roxxel.replaying._request import Asked, Withdrawn, withdraw
 from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
-from roxxel.runs.again import config_of, held_out_states, scratch_folder
+from roxxel.runs.again import (
+    config_of,
+    devices_of,
+    held_out_states,
+    scratch_folder,
+)
 from roxxel.runs.run import Run, open_run
 from roxxel.runs.trained import is_complete, train, write_configs
 
@@ -418,6 +423,7 @@ def _trained_again(
     }
     complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
     data = original.files.data().state
+    devices = devices_of(original.files.newest_start)
     held_out = {name or HELD_OUT: x for name, x in held_out_states(original).items()}
     barrier("replay: every process has read what was there")
     if process_index() == 0:
@@ -429,7 +435,9 @@ def _trained_again(
         if name in complete:
             continue
         say(f"branch {number} of {len(configs)}: {name}")
-        train(load_config(of_branch.file), data=data, held_out=held_out)
+        train(
+            load_config(of_branch.file), data=data, held_out=held_out, devices=devices
+        )
     # Their code is that of the run.
     runs = {
         name: open_run(str(each.run_folder), sources, trust=True)

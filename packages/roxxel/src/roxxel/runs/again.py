@@ -6,19 +6,22 @@ that the run had at each step.
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory, mkstemp
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_curriculum import StateMismatch
 from roxxel_curriculum.run_log import METRICS
+from roxxel_store.records import is_count
 from roxxel_store.urls import absolute
-from roxxel_train import RunFolderError
+from roxxel_train import Logger, RunFolderError
 from roxxel_train.config import CONTINUOUS, adds_in_one_order
 from roxxel_train.distributed import barrier
 from roxxel_train.starts import environment_differences
@@ -35,11 +38,12 @@ from roxxel.runs.declared import REMEDY, config_of_program
 from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from roxxel.config import RunConfig
     from roxxel.runs.run import Run
 
+_LOG = "system.log"
 _KEPT = 1_000_000  # more checkpoints than an interval has
 _scratches = Channel("again/scratch")
 
@@ -60,20 +64,31 @@ def scratch_folder(what: str) -> Generator[Path]:
         barrier(f"{what}: every process has read the scratch folder")
 
 
-def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
+def trained_again(
+    run: Run,
+    start: int,
+    stop: int,
+    folder: Path,
+    say: Callable[[str], object] = lambda _: None,
+) -> Run:
     """Train the steps of a run after `start` and up to `stop` again, and open the run.
+
+    The log of this training is in its folder alone. If the training fails, the log is
+    kept, and `say` names it.
 
     Args:
         run: The run.
         start: A step with a checkpoint of the run, or its first step.
         stop: The last step.
         folder: A folder for the new run, which is `again` in it.
+        say: Called with a few lines about the progress.
 
     Raises:
         RunFolderError: As for `config_of`, or the config contradicts what the run has
             trained.
     """
     config = config_of(run, start + 1)
+    progress = _Progress(say, start, stop)
     for mark in _marks(run, start, stop, config):
         used = config_of(run, mark)
         if used.trainer.checkpoint_every == CONTINUOUS:
@@ -81,17 +96,75 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
             trainer = replace(used.trainer, checkpoint_every=mark, keep_every=None)
             used = replace(used, trainer=trainer)
         changed = _again(run, used, start, folder)
-        data = run.files.start_of(mark).get("data", {}).get("state")
+        begun = run.files.start_of(mark)
+        log = Logger(folder / "again", [progress], terminal=False)
         try:
-            trainer = make_trainer(changed, data, held_out_states(run))
+            trainer = make_trainer(
+                changed,
+                _data_state(run, begun),
+                held_out_states(run),
+                devices=devices_of(begun),
+                logger=log,
+            )
         except (ConfigError, StateMismatch) as error:
             reason = str(error).removeprefix(f"{changed.file}: ")
             raise RunFolderError(
                 f"{run.files.path / METRICS}: by its config for step {mark}, the run "
                 f"cannot be trained again: {reason}"
             ) from error
-        trainer.run(until=mark)
+        try:
+            trainer.run(until=mark)
+        except Exception:
+            written = folder / "again" / _LOG
+            if process_index() == 0 and written.exists():
+                number, name = mkstemp(prefix="roxxel-", suffix=".log")
+                os.close(number)
+                shutil.copyfile(written, name)
+                say(f"the log of the training that failed: {name}")
+            raise
     return open_run(folder / "again", run.moved, trust=True)
+
+
+def _data_state(run: Run, start: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the data state in the row of a start."""
+    try:
+        return start["data"]["state"]
+    except (KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{run.files.path / METRICS}: the row of a start does not say which data "
+            "it reads; restore the file"
+        ) from error
+
+
+class _Progress:
+    """A sink that says how far an interval is, about four times."""
+
+    def __init__(self, say: Callable[[str], object], start: int, stop: int) -> None:
+        self._say = say
+        self._told, self._stop = start, stop
+        self._every = max(1, (stop - start) // 4)
+
+    def __call__(self, row: Mapping[str, Any]) -> None:
+        step = row["step"]
+        if row["kind"] == "train" and self._told + self._every <= step < self._stop:
+            self._told = step
+            self._say(f"  step {step} of {self._stop}")
+
+
+def devices_of(start: Mapping[str, Any]) -> list[Any] | None:
+    """Return as many devices as a start used, or None if there are no more than these.
+
+    Sums over another number of devices have other bits.
+
+    Args:
+        start: Row of the start.
+    """
+    mesh, devices = start.get("mesh"), jax.devices()
+    if not isinstance(mesh, dict) or jax.process_count() > 1:
+        return None  # Each process must have some of the devices.
+    sizes = cast("dict[str, Any]", mesh).values()
+    count = math.prod(sizes) if all(map(is_count, sizes)) else 0
+    return devices[:count] if 0 < count < len(devices) else None
 
 
 def config_of(run: Run, step: int | None = None) -> RunConfig:
@@ -165,15 +238,16 @@ def explanations(run: Run, again: Run) -> Iterator[str]:
 def _marks(run: Run, start: int, stop: int, config: RunConfig) -> list[int]:
     """Return the steps after which training must pause, the last one included.
 
-    There the run continued with another config, or saved unscheduled.
+    There the run continued with another config or mesh, or saved unscheduled.
     """
     marks = {stop}
-    values = config_values(config)
+    values, mesh = config_values(config), run.files.start_of(start + 1).get("mesh")
     for each in sorted({x.step for x in run.files.starts() if start < x.step < stop}):
         now = config_values(config_of(run, each + 1))
-        if config_differences([values, now]):
+        mesh_now = run.files.start_of(each + 1).get("mesh")
+        if config_differences([values, now]) or mesh != mesh_now:
             marks.add(each)
-            values = now
+            values, mesh = now, mesh_now
     # A branch has saved the step at which it begins, and no start of it trained.
     for step in [step for step in run.files.saves() if start < step < stop]:
         every = config_of(run, step).trainer.checkpoint_every

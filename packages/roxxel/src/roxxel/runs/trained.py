@@ -16,7 +16,7 @@ from roxxel_train import RunFolder
 from roxxel.config import config_text, make_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel.config import RunConfig
 
@@ -38,8 +38,9 @@ def train(
     check: Callable[[], None] = lambda: None,
     data: Mapping[str, Any] | None = None,
     held_out: Mapping[str, Mapping[str, Any]] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> None:
     """Train a run to its end, or continue it; `check` runs once its data are open."""
-    trainer = make_trainer(config, data, held_out)
+    trainer = make_trainer(config, data, held_out, devices=devices)
     check()
     trainer.run()

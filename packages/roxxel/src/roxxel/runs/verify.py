@@ -145,7 +145,7 @@ def verify(
             processes, the first one writes it.
         sources: New locations of sources that moved, as for `open_run`.
         trust: As for `open_run`.
-        say: Called with a line before each interval.
+        say: Called with a line before each interval, and a few about its progress.
 
     Returns:
         One result for each interval.
@@ -234,7 +234,7 @@ def _all_verified(
     environment = Environment({}, {}, [], None, "")
     for start, stop in intervals:
         say(f"training steps {start} to {stop} again")
-        result, environment = _verified(run, start, stop)
+        result, environment = _verified(run, start, stop, say)
         found.append(result)
     names = Interval.__struct_fields__
     receipt = VerifyReceipt(
@@ -286,11 +286,13 @@ def _bounds(run: Run) -> list[int]:
     return sorted({first, *saved, done})
 
 
-def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environment]:
+def _verified(
+    run: Run, start: int, stop: int, say: Callable[[str], object]
+) -> tuple[Verification, Environment]:
     """Return the result of an interval, and the environment of the repetition."""
     began_s = time.monotonic()
     with scratch_folder("verify") as folder:
-        again = trained_again(run, start, stop, folder)
+        again = trained_again(run, start, stop, folder, say)
         rows = [_rows(each, start, stop) for each in (run, again)]
         different, num_rows = compare_rows(*rows)
         saves = [_saves(each, start, stop) for each in (run, again)]
