@@ -45,7 +45,12 @@ class Repeated:
         self._count: Callable[..., jax.Array] | None = None
 
     def of(self, update: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Return an update that is checked; see `jit_update` for its arguments."""
+        """Return an update of a new phase that is checked.
+
+        See `jit_update` for its arguments.
+        """
+        # A phase empties the window of `skip_spikes`, which the copy still has.
+        self._kept = None
         return partial(self._make, update)
 
     def close(self) -> None:
