@@ -38,19 +38,19 @@ def test_a_small_file_is_created_once(place: FilePlace) -> None:
 
 
 def test_a_file_is_swapped_by_whoever_read_it_last(place: FilePlace) -> None:
-    none, version = place.get("manifest")
-    assert none is None
-    assert place.swap("manifest", b"one", version)
-    assert not place.swap("manifest", b"two", version)
+    before = place.get("manifest")
+    assert before.data is None
+    assert place.swap("manifest", b"one", before)
+    assert not place.swap("manifest", b"two", before)
 
-    data, version = place.get("manifest")
-    assert data == b"one"
-    assert place.swap("manifest", b"two", version)
-    assert not place.swap("manifest", b"three", version)
+    before = place.get("manifest")
+    assert before.data == b"one"
+    assert place.swap("manifest", b"two", before)
+    assert not place.swap("manifest", b"three", before)
     assert place.read("manifest", 100) == b"two"
 
     place.delete(["manifest"])
-    assert not place.swap("manifest", b"four", version)
+    assert not place.swap("manifest", b"four", before)
     assert place.get("manifest") == (None, None)
 
 

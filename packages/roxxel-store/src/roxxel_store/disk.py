@@ -16,9 +16,9 @@ import time
 from typing import TYPE_CHECKING
 
 from roxxel_store.client import Answer, Listed, Listing, ObjectVersion, Version
-from roxxel_store.files import draft_path, read_file
+from roxxel_store.files import read_file
 from roxxel_store.locks import lock_folder, unlock_folder
-from roxxel_store.output import replace_file
+from roxxel_store.output import swap_file
 from roxxel_store.records import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class DiskFolder:
             data = read_file(self._path / name, MAX_BYTES)
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from error
-        version = version_of(data)
+        version = _version_of(data)
         return Answer(data, len(data), version.e_tag or "", version)
 
     def replace(
@@ -110,17 +110,9 @@ class DiskFolder:
             FileNotFoundError: The file is gone.
             OSError: The disk refuses the file.
         """
-        try:
-            found = self.get(name).version
-        except FileNotFoundError:
-            if version is not None:
-                raise
-            found = None
-        if found != version:
-            return None
-        path = self._path / name
-        replace_file(path, data, draft_path(path))
-        return version_of(data)
+        before = None if version is None else (version.e_tag or "").encode("latin-1")
+        is_replaced = swap_file(self._path / name, data, before)
+        return _version_of(data) if is_replaced else None
 
     def hasty(self) -> DiskFolder:
         """Return the folder itself: a disk needs no shorter time limit."""
@@ -157,7 +149,7 @@ class DiskFolder:
                 shutil.rmtree(path)
 
 
-def version_of(data: bytes) -> Version:
+def _version_of(data: bytes) -> Version:
     """Return the version of a small file on a disk: its content, as a text."""
-    # Copying is ten times as fast as a digest, and an append needs three of them.
+    # Copying is ten times as fast as a digest.
     return Version(data.decode("latin-1"), None)

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
-from roxxel_store.files import claim, draft_path, sync_file, sync_folder
+from roxxel_store.files import claim, draft_path, read_file, sync_file, sync_folder
+from roxxel_store.records import MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -193,6 +194,33 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
     with Output(path, draft) as output:
         output.write(data)
         output.publish()
+
+
+def swap_file(path: Path, data: bytes, before: bytes | None) -> bool:
+    """Replace a small file if it still holds `before`; call this with a lock held.
+
+    Args:
+        path: The file.
+        data: The new content.
+        before: The content that this program has read; None for no such file.
+
+    Returns:
+        Whether it was replaced; False if it holds something else.
+
+    Raises:
+        FileNotFoundError: The file is gone.
+        OSError: The disk refuses the file.
+    """
+    try:
+        found = read_file(path, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if before is not None:
+            raise FileNotFoundError(*error.args) from error
+        found = None
+    if found != before:
+        return False
+    replace_file(path, data, draft_path(path))
+    return True
 
 
 def check_output(path: str | os.PathLike[str]) -> None:

@@ -22,10 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roxxel_store.client import Bucket
-from roxxel_store.disk import DiskFolder, version_of
 from roxxel_store.files import make_folder, names_in, read_file
 from roxxel_store.locks import held
-from roxxel_store.output import Output, replace_file
+from roxxel_store.output import Output, replace_file, swap_file
 from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import check_writable
@@ -37,6 +36,27 @@ if TYPE_CHECKING:
     from roxxel_store.client import Version
 
 _SETTLED_AGE_S = 7 * 86400.0
+
+
+class SmallFile(NamedTuple):
+    """A small file as `get` has read it; `swap` replaces it only if it still is so.
+
+    Attributes:
+        data: The content; None if there is no such file.
+        version: The version of an object in a bucket.
+
+    Example:
+        >>> place = OnDisk(Path.cwd(), Path(".lock"), Path(".writers"))
+        >>> before = place.get("list.json")
+        >>> place.swap("list.json", b"{}", before), place.swap("list.json", b"", before)
+        (True, False)
+    """
+
+    data: bytes | None
+    version: Version | None = None
+
+
+_NO_FILE = SmallFile(None)
 
 
 class Stage(NamedTuple):
@@ -86,7 +106,6 @@ class OnDisk:
     ) -> None:
         self.location = f"{folder}/"
         self._folder, self._lock, self._writers = folder, lock, writers
-        self._shared = DiskFolder(folder, timeout_s=0.0)
         self._error = error
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
@@ -96,31 +115,30 @@ class OnDisk:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def get(self, name: str) -> tuple[bytes | None, Version | None]:
-        """Return content and version of a small file; None if there is no such file."""
-        data = self.read(name, MAX_BYTES)
-        return data, None if data is None else version_of(data)
+    def get(self, name: str) -> SmallFile:
+        """Return a small file, to be swapped later."""
+        return SmallFile(self.read(name, MAX_BYTES))
 
-    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Replace a small file if its version is still `version` (None: no such file).
+    def swap(self, name: str, data: bytes, before: SmallFile) -> bool:
+        """Replace a small file if it still is what `get` has returned.
 
         Returns:
-            Whether it was replaced; False if it has another version.
+            Whether it was replaced; False if another program has replaced it.
 
         Raises:
             OSError: The disk failed; the file has the old content or the new one.
         """
         try:
             with held(self._lock):
-                return self._shared.replace(name, data, version) is not None
+                return swap_file(self._folder / name, data, before.data)
         except FileNotFoundError:
-            if version is None:
+            if before.data is None:
                 raise
             return False  # Another program has deleted it.
 
     def create(self, name: str, data: bytes) -> bool:
         """Add a small file; return False if there is a file of this name."""
-        return self.swap(name, data, None)
+        return self.swap(name, data, _NO_FILE)
 
     def replace(self, name: str, data: bytes) -> None:
         """Add a small file; it replaces a file of this name."""
@@ -248,28 +266,29 @@ class InBucket:
         except FileNotFoundError:
             return None
 
-    def get(self, name: str) -> tuple[bytes | None, Version | None]:
-        """Return content and version of an object; None if there is no such object."""
+    def get(self, name: str) -> SmallFile:
+        """Return a small object, to be swapped later."""
         try:
             found = self._bucket.get(name, most_bytes=MAX_BYTES)
         except FileNotFoundError:
-            return None, None
-        return found.data, found.version
+            return _NO_FILE
+        return SmallFile(found.data, found.version)
 
-    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+    def swap(self, name: str, data: bytes, before: SmallFile) -> bool:
         """Replace a small object by one conditional request.
 
         Raises:
             BucketError: The request failed; unless `is_refused`, it may take effect.
         """
         try:
-            return swap_object(self._bucket, name, data, version) is not None
+            swapped = swap_object(self._bucket, name, data, before.version)
         except FileNotFoundError:
             return False  # Another program has deleted it.
+        return swapped is not None
 
     def create(self, name: str, data: bytes) -> bool:
         """Add a small object; return False if there is an object of this name."""
-        return self.swap(name, data, None)
+        return self.swap(name, data, _NO_FILE)
 
     def replace(self, name: str, data: bytes) -> None:
         """Add a small object; it replaces an object of this name."""

@@ -20,7 +20,7 @@ from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
 from roxxel_store.files import draft_path, drafted_name
 from roxxel_store.locks import held
-from roxxel_store.place import InBucket, OnDisk
+from roxxel_store.place import InBucket, OnDisk, SmallFile
 from roxxel_store.records import RecordError, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable
 
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from roxxel_store.client import Version
     from roxxel_store.place import FilePlace
 
     from roxxel_format._store.corpus_name import Filepath
@@ -155,7 +154,7 @@ class Place(_Files):
         self.end = Manifest()
         self.is_uncertain = False
         self._data: bytes | None = None
-        self._version: Version | None = None
+        self._before = SmallFile(None)
 
     @staticmethod
     def of(target: CorpusName | str) -> Place:
@@ -218,8 +217,9 @@ class Place(_Files):
         with other JSON always raises, because it may be another program's
         `manifest.json`.
         """
-        data, self._version = self.files.get(self._manifest_name)
-        self.end, self._data = Manifest(), data
+        self._before = self.files.get(self._manifest_name)
+        self.end, self._data = Manifest(), self._before.data
+        data = self._data
         if data is None:
             return
         try:
@@ -269,7 +269,7 @@ class Place(_Files):
             )
         self.is_uncertain = self.files.may_act_late
         try:
-            is_swapped = self.files.swap(self._manifest_name, data, self._version)
+            is_swapped = self.files.swap(self._manifest_name, data, self._before)
         except BucketError as error:
             if error.is_refused:
                 raise
