@@ -19,6 +19,7 @@ from roxxel_curriculum import (
     StateMismatch,
     recorded_sampler,
 )
+from roxxel_curriculum.recorded import recorded_reader
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import ShardError
 
@@ -144,9 +145,18 @@ def test_places_need_no_corpus_but_tokens_and_documents_do() -> None:
             read()
 
 
-def test_a_state_does_not_say_which_part_of_a_corpus_a_proxy_reads() -> None:
-    curriculum = Curriculum(PositionReader(100_000), [Phase(50, 2, 11)])
-    state = curriculum.proxy(scale=0.5).curriculum.sampler(0).state(2)
+def test_a_state_says_which_part_of_a_corpus_a_proxy_reads() -> None:
+    web = PositionReader(100_000)
+    small = Curriculum(web, [Phase(50, 2, 11)]).proxy(scale=0.5, seed=3).curriculum
+    sampler = small.sampler(0)
+    state = json.loads(json.dumps(sampler.state(9)))
 
-    with pytest.raises(CurriculumError, match="source 'self' is a part"):
-        recorded_sampler(state, None)
+    past = recorded_sampler(state, {"self": web})
+
+    places = recorded_sampler(state, None).windows(8)
+    assert places.start.tolist() == sampler.windows(8).start.tolist()
+    for step in range(9):
+        assert (past.batch(step) == sampler.batch(step)).all()
+    part = recorded_reader(state, "self", web)
+    assert part.num_tokens == small.primary_streamer.num_tokens < 60_000
+    assert (part.tokens[:] == small.primary_streamer.tokens[:]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,42 @@ def test_a_new_run_as_read_has_the_data_of_the_run_of_a_state() -> None:
         assert np.array_equal(found.batch(step), expected.batch(step))
     with pytest.raises(StateMismatch):
         grown.as_read({**saved(started, 30), "step": 3})
+
+
+@pytest.mark.parametrize("step", [0, 2, 5, 8])
+@pytest.mark.parametrize("phase", [Phase(40, 8, 33), Phase(None, 8, 33, epochs=0.5)])
+def test_a_proxy_resumes_on_the_part_it_started_with(phase: Phase, step: int) -> None:
+    def proxy(web: Any, code: Any, *more: Phase) -> Curriculum:
+        weighted = replace(phase, weights={"self": 3, "code": 1})
+        policies = {"code": "repeat"}
+        whole = Curriculum(web, [weighted, *more], {"code": code}, policies=policies)
+        return whole.proxy(scale=0.25, seed=5).curriculum
+
+    small = (Growing(20_000), Growing(4000, name="code"))
+    started = proxy(*small)
+    grown = proxy(Growing(20_000, 90_000), Growing(4000, 9000, name="code"))
+    longer = proxy(
+        Growing(20_000, 90_000), Growing(4000, 9000, name="code"), Phase(20, 4, 65)
+    )
+    expected = started.sampler(7)
+    state = saved(started, step)
+
+    for curriculum in (grown, longer):
+        resumed = curriculum.sampler(7, state)
+        assert resumed.state(step) == state
+        for later in range(expected.total_steps):
+            assert np.array_equal(resumed.batch(later), expected.batch(later))
+    assert grown.sampler(7, state).total_steps == expected.total_steps
+    assert longer.sampler(7, state).total_steps == expected.total_steps + 5
+    again = grown.as_read(saved(started, expected.total_steps)).sampler(7)
+    assert again.state(8) == expected.state(8)
+    assert grown.primary_streamer.num_tokens > 4 * started.primary_streamer.num_tokens
+
+
+def test_a_part_and_its_whole_are_other_data() -> None:
+    whole = Curriculum(Growing(20_000), [Phase(40, 8, 33)])
+    part = whole.proxy(scale=0.25).curriculum
+
+    for one, other in ((whole, part), (part, whole)):
+        with pytest.raises(StateMismatch, match="source 'self' holds other data"):
+            one.sampler(7, saved(other, 5))

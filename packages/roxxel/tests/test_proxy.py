@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel import RunFolderError, open_run
+from roxxel import Roxxel, RunFolderError, open_run
 from roxxel.config import (
     ConfigError,
     ProxyConfig,
     config_text,
     load_config,
+    make_trainer,
     open_curriculum,
     open_proxy,
     parse_config,
@@ -86,3 +87,31 @@ def test_a_trained_proxy_is_read_like_any_run(
     np.testing.assert_array_equal(moved.sampler().batch(1), sampler.batch(1))
     with pytest.raises(RunFolderError, match="--source"):
         open_run(tmp_path / "run").sampler()
+
+
+def test_a_proxy_whose_corpora_have_grown_is_read_and_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unbroken, path = (write_project(tmp_path / x, PROXY) for x in ("a", "b"))
+    make_trainer(load_config(unbroken)).run()
+    make_trainer(load_config(path)).run(until=2)
+    more = (np.arange(start, start + 40) % 50 for start in range(30))
+    Roxxel(path.parent / "web_*.rox").write(more, exist="append")
+
+    plan = said(capsys, "plan", path)
+    make_trainer(load_config(path)).run()
+
+    folder = path.parent / "run"
+    one, other = (open_run(x.parent / "run") for x in (unbroken, path))
+    for step in range(one.trained_steps):
+        np.testing.assert_array_equal(
+            one.sampler().batch(step), other.sampler().batch(step)
+        )
+    assert [x["digest"] for x in one.metrics if "digest" in x] == [
+        x["digest"] for x in other.metrics if "digest" in x
+    ]
+    assert f"{one.trained_steps} steps" in plan
+    assert "bit-equal" in said(capsys, "verify", folder, "--trust")
+    assert "hold what the run was fed" in said(capsys, "verify", folder, "--data")
+    assert "code" in said(capsys, "show", folder, "--step", "1")
+    assert "equal in" in said(capsys, "diff", folder, unbroken.parent / "run")

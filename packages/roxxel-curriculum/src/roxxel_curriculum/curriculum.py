@@ -16,7 +16,7 @@ from roxxel_curriculum._arguments import (
 )
 from roxxel_curriculum._bind.held_out import notes_on_held_out
 from roxxel_curriculum._bind.part_reader import PartReader
-from roxxel_curriculum._bind.past import as_read, resume
+from roxxel_curriculum._bind.past import as_made, as_read, resume
 from roxxel_curriculum._bind.sources import (
     MAX_TOKENS,
     checked_sources,
@@ -30,7 +30,7 @@ from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.proxy import (
     Proxy,
     checked_scale,
-    chosen_spans,
+    chosen_part,
     epochs_at_ends,
     notes_on_proxy,
     proxy_phases,
@@ -42,7 +42,7 @@ from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
     from roxxel_format import TokenReader
@@ -152,6 +152,8 @@ class Curriculum:
             compare(self._vocabularies),
         )
         self._solution, self._refusal = _solved(self._declaration)
+        # Makes this proxy again, for the run of a state; None for other curricula.
+        self._made: Callable[[Mapping[str, Any]], Curriculum] | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -330,8 +332,7 @@ class Curriculum:
         parts = {
             source.name: PartReader(
                 source.reader,
-                chosen_spans(source.order_name, whole.spans[source.name], share, seed),
-                whole.spans[source.name].span_tokens,
+                chosen_part(source, whole.spans[source.name], share, seed),
             )
             for source in self._declaration.sources
         }
@@ -369,6 +370,13 @@ class Curriculum:
                 if each.declared is not None
             },
         )
+        whole_declaration = self._declaration
+
+        def made(state: Mapping[str, Any]) -> Curriculum:
+            then = self._over(as_made(whole_declaration, state))
+            return then.proxy(scale=scale, tokens=tokens, seed=seed).curriculum
+
+        small._made = made
         pairs = (
             epochs_at_ends(each.phases, self.source_names)
             for each in (whole, small._solution)
@@ -408,7 +416,22 @@ class Curriculum:
             >>> longer.longest, longer.as_read(begun.sampler(seed=0).state(9)).longest
             (257, 129)
         """
-        declaration = as_read(self._declaration, checked_state(state))
+        state = checked_state(state)
+        return self._over(as_read(self._declared(state), state))
+
+    def _declared(self, state: Mapping[str, Any]) -> Declaration:
+        """Return the declaration for the run of a checked state.
+
+        A proxy is a function of its whole sources. So after one has grown, it is made
+        again from the versions of which it was made for this run.
+        """
+        if self._made is None:
+            return self._declaration
+        made: Curriculum = self._made(state)
+        return made._declaration
+
+    def _over(self, declaration: Declaration) -> Curriculum:
+        """Return this curriculum with a declaration that reads other data."""
         solution, refusal = _solved(declaration)
         readers = {source.name: source.reader for source in declaration.sources}
         found = copy(self)
@@ -459,7 +482,7 @@ class Curriculum:
         if state is not None:
             state = checked_state(state)
             given = checked_seed(state["seed"] if seed is None else seed)
-            return given, resume(self._declaration, given, state)
+            return given, resume(self._declared(state), given, state)
         if seed is None:
             raise TypeError(
                 "a sampler needs a seed or the state of a run, got neither; give "

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from roxxel_curriculum._bind.past import recorded
+from roxxel_curriculum._bind.past import recorded, recorded_sources
+from roxxel_curriculum._bind.sources import reader_of
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
@@ -48,6 +48,33 @@ def recorded_plan(state: Mapping[str, Any]) -> Plan:
     return make_plan(recorded(past), past["seed"])
 
 
+def recorded_reader(
+    state: Mapping[str, Any], name: str, reader: TokenReader
+) -> TokenReader:
+    """Return a reader of a source as the run of a state reads it.
+
+    It has the recorded version. For a proxy, it reads the recorded part.
+
+    Args:
+        state: As for `recorded_sampler`.
+        name: Name of the source.
+        reader: A reader of the corpus, at any version.
+
+    Raises:
+        StateMismatch: The state was modified.
+        KeyError: The run has no such source.
+        ShardError: The corpus lacks the version.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> web = PositionReader(10_000)
+        >>> state = Curriculum(web, [Phase(9, 4, 129)]).sampler(seed=42).state(5)
+        >>> recorded_reader(state, "self", web).num_tokens
+        10000
+    """
+    return reader_of(recorded_sources(checked_state(state))[name], reader)
+
+
 def recorded_sampler(
     state: Mapping[str, Any],
     sources: Mapping[str, TokenReader] | None,
@@ -62,17 +89,17 @@ def recorded_sampler(
     Args:
         state: What `Sampler.state` returned for the run; may be read from JSON.
         sources: A reader for each source of the run, by name. A reader with versions
-            reads the version that the state records. Sources from which the run has
-            read no row before this step may be absent. With None, the sampler knows
-            plan and places, but opens no corpus: `windows` works, and any read of
-            tokens or documents raises ShardError.
+            reads the version that the state records. For a proxy, give the whole
+            corpora: the state records which part of each was read. Sources from which
+            the run has read no row before this step may be absent. With None, the
+            sampler knows plan and places, but opens no corpus: `windows` works, and any
+            read of tokens or documents raises ShardError.
         fields: As for `Curriculum.sampler`.
         check: As for `Curriculum.sampler`.
 
     Raises:
         StateMismatch: A reader holds other tokens than the recorded source.
-        CurriculumError: The state records no steps, or `sources` lacks a source. Or
-            `sources` is None and a source is part of a corpus, as in a proxy.
+        CurriculumError: The state records no steps, or `sources` lacks a source.
         TypeError: A source is not a token reader.
 
     Example:
@@ -90,13 +117,4 @@ def recorded_sampler(
             "give the state of a later step, or declare a Curriculum"
         )
     solution = recorded(past, sources)
-    for each in past["sources"] if sources is None else ():
-        cut = cut_spans(
-            each["tokens"], past["longest"], past["overlap"], each.get("unit", 1)
-        )
-        if cut.num_spans != each["spans"]:
-            raise CurriculumError(
-                f"source {each['name']!r} is a part of a corpus, and a state does not "
-                "say which; give a reader for each source"
-            )
     return Sampler(solution, state["seed"], fields, check)

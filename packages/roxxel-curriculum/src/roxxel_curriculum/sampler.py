@@ -468,7 +468,8 @@ class Sampler(Generic[Batch_co]):
     def paths(self) -> dict[str, str | tuple[str, ...] | None]:
         """The path of each source, by name: absolute, several of them, or a URL.
 
-        None for a source whose reader is not a `Roxxel`.
+        For a part that a proxy reads, it is the path of the whole source. None for a
+        source whose reader is not a `Roxxel`.
         """
         sources = self._solution.declaration.sources
         return {source.name: source.path for source in sources}

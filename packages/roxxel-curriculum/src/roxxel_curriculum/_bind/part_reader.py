@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from roxxel_format.token_reader import Documents
 
+    from roxxel_curriculum._plan.part import Part
+
 
 class PartReader(TokenReader):
     """Some spans of a source, one after the other, as a token reader.
@@ -22,18 +24,20 @@ class PartReader(TokenReader):
     Its documents, and the facts about its tokens, are those of the whole source.
 
     Args:
-        source: The source.
-        spans: Numbers of the spans, rising.
-        span_tokens: Tokens of a span.
+        source: The source, at any version that has these spans.
+        part: The spans.
+
+    Attributes:
+        source: The whole source.
+        part: The spans.
     """
 
-    def __init__(
-        self, source: TokenReader, spans: Sequence[int], span_tokens: int
-    ) -> None:
-        self._source = source
-        self._spans = np.asarray(spans, np.int64)
-        self._span_tokens = span_tokens
-        text = f"{source.fingerprint} {span_tokens} {self._spans.tolist()}"
+    def __init__(self, source: TokenReader, part: Part) -> None:
+        self.source = source
+        self.part = part
+        self._spans = np.asarray(part.chosen(), np.int64)
+        self._span_tokens = part.span_tokens
+        text = f"{source.fingerprint} {part.span_tokens} {self._spans.tolist()}"
         self._fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
@@ -54,57 +58,57 @@ class PartReader(TokenReader):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a stored token."""
-        return self._source.dtype
+        return self.source.dtype
 
     @property
     def tokenizer(self) -> str | None:
         """Name and hash of the source's tokenizer."""
-        return self._source.tokenizer
+        return self.source.tokenizer
 
     @property
     def token_range_seen(self) -> tuple[int, int] | None:
         """Least and greatest token of the whole source."""
-        return self._source.token_range_seen
+        return self.source.token_range_seen
 
     @property
     def separator(self) -> Sequence[int]:
         """The tokens that end each document of the source."""
-        return self._source.separator
+        return self.source.separator
 
     @property
     def unit(self) -> int | None:
         """Number of tokens in a bin of the source."""
-        return self._source.unit
+        return self.source.unit
 
     @property
     def num_padding(self) -> int:
         """A positive number if the whole source has padding, else 0."""
-        return self._source.num_padding
+        return self.source.num_padding
 
     @property
     def shard_digests(self) -> Sequence[str]:
         """The digests of all shards of the source."""
-        return self._source.shard_digests
+        return self.source.shard_digests
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of the source."""
-        return self._source.columns
+        return self.source.columns
 
     @property
     def partial_columns(self) -> Sequence[str]:
         """The columns that only some shards of the source have."""
-        return self._source.partial_columns
+        return self.source.partial_columns
 
     @property
     def documents(self) -> Documents:
         """The documents of the whole source."""
-        return self._source.documents
+        return self.source.documents
 
     @property
     def num_documents(self) -> int:
         """Number of documents of the whole source."""
-        return self._source.num_documents
+        return self.source.num_documents
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Raise ValueError: the part may hold a document in several pieces."""
@@ -115,20 +119,20 @@ class PartReader(TokenReader):
 
     def document_name(self, document: int) -> str | None:
         """Return the name of a document of the source."""
-        return self._source.document_name(document)
+        return self.source.document_name(document)
 
     def find_documents(self, name: str) -> list[int]:
         """Return the documents of the source that have a name."""
-        return self._source.find_documents(name)
+        return self.source.find_documents(name)
 
     def column(self, name: str) -> _PartColumn:
         """Return a column, with the items of the part."""
-        return _PartColumn(self._source.column(name), self)
+        return _PartColumn(self.source.column(name), self)
 
     def with_check(self, check: Literal["headers", "blocks"]) -> PartReader:
         """Return the same part of a reader that verifies its blocks."""
-        checked = self._source.with_check(check)
-        return PartReader(checked, self._spans.tolist(), self._span_tokens)
+        checked = self.source.with_check(check)
+        return PartReader(checked, self.part)
 
     def read(
         self,
@@ -143,13 +147,13 @@ class PartReader(TokenReader):
             self._span_tokens
         )
         if is_inside.all():
-            return self._source.read(self.located(first), length, dtype, out)
+            return self.source.read(self.located(first), length, dtype, out)
         kind = self.dtype if dtype is None and out is None else dtype
         rows = np.empty((first.size, length), kind) if out is None else out
         for row, start in enumerate(first.tolist()):
             at = 0
             for a, b in self.pieces(start, start + length):
-                rows[row, at : at + b - a] = self._source.read([a], b - a, kind)[0]
+                rows[row, at : at + b - a] = self.source.read([a], b - a, kind)[0]
                 at += b - a
         return rows
 
@@ -163,7 +167,7 @@ class PartReader(TokenReader):
             before = sum(part.shape[1] for part in found)
             shift = at
             for first, stop in self.pieces(at, at + length):
-                _, document, stops = self._source.window_spans([first], stop - first)
+                _, document, stops = self.source.window_spans([first], stop - first)
                 # The last document of a piece ends with it: another span follows.
                 stops = np.minimum(stops, stop) + (shift - first)
                 found.append(np.stack([document, stops]))
@@ -177,7 +181,7 @@ class PartReader(TokenReader):
     ) -> None:
         """Prefetch windows of the part."""
         first = self.located(self.checked(starts, length))
-        self._source.will_need(first, length, documents=documents)
+        self.source.will_need(first, length, documents=documents)
 
     def checked(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
         """Return starts of windows; raise IndexError if one leaves the part."""

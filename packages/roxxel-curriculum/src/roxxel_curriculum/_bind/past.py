@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format import ShardError, TokenReader
 
-from roxxel_curriculum._bind.sources import at_versions, opened
+from roxxel_curriculum._bind.sources import at_versions, opened, reader_of
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
+from roxxel_curriculum._plan.part import Part
 from roxxel_curriculum._plan.solution import Declaration, Skip, Solution, Source
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued
@@ -47,7 +49,7 @@ def recorded(
     """
     entries = recorded_phases(state)
     declaration = Declaration(
-        sources=tuple(map(_recorded_source, state["sources"])),
+        sources=tuple(recorded_sources(state).values()),
         phases=tuple(map(_declared, entries)),
         longest=state["longest"],
         overlap=state["overlap"],
@@ -107,6 +109,24 @@ def as_read(declaration: Declaration, state: Mapping[str, Any]) -> Declaration:
     return _with_data_of(declaration, state, unread)
 
 
+def as_made(declaration: Declaration, state: Mapping[str, Any]) -> Declaration:
+    """Return the declaration of which the run of a checked state is a proxy.
+
+    Its sources have the versions, and it has the `longest`, from which the proxy was
+    made.
+    """
+    wholes = {
+        name: replace(source, fingerprint=source.part.fingerprint, part=None)
+        for name, source in recorded_sources(state).items()
+        if source.part is not None
+    }
+    return replace(
+        declaration,
+        sources=at_versions(declaration.sources, wholes),
+        longest=declaration.longest or state["longest"],
+    )
+
+
 def _with_data_of(
     declaration: Declaration,
     state: Mapping[str, Any],
@@ -114,7 +134,7 @@ def _with_data_of(
 ) -> Declaration:
     return replace(
         declaration,
-        sources=at_versions(declaration.sources, _fingerprints(state)),
+        sources=at_versions(declaration.sources, recorded_sources(state)),
         longest=declaration.longest or state["longest"],
         masks={**declaration.masks, **masks},
     )
@@ -172,6 +192,7 @@ class _Unread(TokenReader):
 
 
 def _recorded_source(entry: Mapping[str, Any]) -> Source:
+    part = entry.get("part")
     return Source(
         entry["name"],
         _Unread(entry),
@@ -183,6 +204,9 @@ def _recorded_source(entry: Mapping[str, Any]) -> Source:
         tokenizer=entry["tokenizer"],
         unit=entry.get("unit", 1),
         num_spans=entry["spans"],
+        part=None
+        if part is None
+        else Part(**part, count=entry["spans"], name=order_name(entry)),
     )
 
 
@@ -197,19 +221,22 @@ def _read_by(
             f"give a reader for each of {', '.join(map(repr, sorted(drawn)))}"
         )
     sources = past.declaration.sources
-    found = [
-        opened(each.name, readers[each.name], each.policy, each.order_name)
-        for each in sources
-        if each.name in readers
-    ]
-    there = at_versions(found, _fingerprints(state))
+    found: list[Source] = []
+    for each in sources:
+        if each.name in readers:
+            reader = readers[each.name]
+            with suppress(ShardError):  # Other data, as the comparison then says.
+                reader = reader_of(each, reader)
+            found.append(opened(each.name, reader, each.policy, each.order_name))
+    there = tuple(found)
     present = replace(past, declaration=replace(past.declaration, sources=there))
     _check_kept(past, present, (state["seed"], state["seed"]))
     return present
 
 
-def _fingerprints(state: Mapping[str, Any]) -> dict[str, str]:
-    return {source["name"]: source["fingerprint"] for source in state["sources"]}
+def recorded_sources(state: Mapping[str, Any]) -> dict[str, Source]:
+    """Return the sources that a checked state records, by name."""
+    return {entry["name"]: _recorded_source(entry) for entry in state["sources"]}
 
 
 def _declared(entry: ResolvedPhase) -> Phase:

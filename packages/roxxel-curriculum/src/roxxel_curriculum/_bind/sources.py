@@ -92,6 +92,7 @@ def with_reader(source: Source, reader: TokenReader) -> Source:
 
 def _facts(reader: TokenReader) -> dict[str, Any]:
     """Return what a source says of its reader. Nothing else asks the reader for it."""
+    whole = reader.source if isinstance(reader, PartReader) else reader
     return {
         "num_tokens": as_index(reader.num_tokens),
         "dtype": np.dtype(reader.dtype),
@@ -100,10 +101,11 @@ def _facts(reader: TokenReader) -> dict[str, Any]:
         "token_range": reader.token_range_seen,
         "unit": reader.unit or 1,
         "num_padding": reader.num_padding,
-        "path": reader.filepath if isinstance(reader, Roxxel) else None,
+        "path": whole.filepath if isinstance(whole, Roxxel) else None,
         "has_mask": "loss_mask" in reader.columns,
         # A part is cut as the source whose part it is.
         "num_spans": reader.num_spans if isinstance(reader, PartReader) else None,
+        "part": reader.part if isinstance(reader, PartReader) else None,
     }
 
 
@@ -135,25 +137,41 @@ def mask_column(name: str, reader: TokenReader) -> Any | None:
 
 
 def at_versions(
-    sources: Sequence[Source], fingerprints: Mapping[str, str]
+    sources: Sequence[Source], wanted: Mapping[str, Source]
 ) -> tuple[Source, ...]:
-    """Return the sources, each at its version in `fingerprints`.
+    """Return the sources, each at the version and with the part that `wanted` has.
 
-    A source stays the same if `fingerprints` or the reader lacks the version.
+    A source stays the same if `wanted` lacks it, if its reader lacks the version, or if
+    only one of both is a part.
     """
-    return tuple(_at_version(source, fingerprints) for source in sources)
+    return tuple(_at_version(source, wanted.get(source.name)) for source in sources)
 
 
-def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
-    wanted = fingerprints.get(source.name)
-    if wanted in (None, source.fingerprint):
+def _at_version(source: Source, wanted: Source | None) -> Source:
+    if wanted is None or wanted.fingerprint == source.fingerprint:
+        return source
+    if (wanted.part is None) != (source.part is None):
         return source
     try:
-        return with_reader(source, source.reader.with_version(wanted))
+        return with_reader(source, reader_of(wanted, source.reader))
     except ShardError:
         # The wanted version is missing, so the source keeps its own version.
         # The comparison then reports that the two fingerprints differ.
         return source
+
+
+def reader_of(recorded: Source, reader: TokenReader) -> TokenReader:
+    """Return a reader at the version, and of the part, that a state records.
+
+    Raises:
+        ShardError: The reader lacks the version.
+    """
+    if reader.fingerprint == recorded.fingerprint:
+        return reader  # Another copy would open its files again.
+    if recorded.part is None:
+        return reader.with_version(recorded.fingerprint)
+    whole = reader.source if isinstance(reader, PartReader) else reader
+    return PartReader(whole.with_version(recorded.part.fingerprint), recorded.part)
 
 
 def _checked_mapping(

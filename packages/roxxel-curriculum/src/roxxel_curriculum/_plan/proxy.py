@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
-
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._order.bijection import make_key, permute
+from roxxel_curriculum._plan.part import Part
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum.phase import Phase
 
@@ -25,7 +23,12 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.rounds import Spans
     from roxxel_curriculum._plan.plan import Plan
-    from roxxel_curriculum._plan.solution import Declaration, ResolvedPhase, Solution
+    from roxxel_curriculum._plan.solution import (
+        Declaration,
+        ResolvedPhase,
+        Solution,
+        Source,
+    )
 
 _Curriculum = TypeVar("_Curriculum")
 
@@ -99,11 +102,17 @@ def checked_scale(scale: float | None, tokens: int | None, total_tokens: int) ->
     return float(found)
 
 
-def chosen_spans(name: str, spans: Spans, scale: float, seed: int) -> list[int]:
-    """Return the numbers of the spans of a source that a proxy reads."""
+def chosen_part(source: Source, spans: Spans, scale: float, seed: int) -> Part:
+    """Return the part of a source that a proxy reads."""
     count = min(spans.num_spans, max(1, floor(spans.num_spans * scale + 0.5)))
-    key = make_key("proxy", seed, name)
-    return np.sort(permute(np.arange(count), spans.num_spans, key)).tolist()
+    return Part(
+        source.fingerprint,
+        spans.num_spans,
+        spans.span_tokens,
+        count,
+        source.order_name,
+        seed,
+    )
 
 
 def proxy_phases(

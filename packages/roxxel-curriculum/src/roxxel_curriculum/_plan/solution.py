@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.blend import Blend
     from roxxel_curriculum._order.rounds import Cursor, Spans
+    from roxxel_curriculum._plan.part import Part
     from roxxel_curriculum._plan.withdrawn import Withdrawal
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
@@ -56,6 +57,7 @@ class Source:
     path: str | tuple[str, ...] | None = None  # None if the reader is no `Roxxel`
     has_mask: bool = False  # whether it says which tokens not to learn
     num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
+    part: Part | None = None  # the part of a corpus that a proxy reads
     declared: str | None = None  # the tokenizer that the curriculum names instead
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from roxxel_ckpt import CheckpointError
-from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
+from roxxel_curriculum import recorded_sampler
 from roxxel_curriculum.recorded import recorded_plan
 from roxxel_format.naming import named_documents
 from roxxel_train import RunFolderError
@@ -158,13 +158,7 @@ class _Data:
         data = run.files.data()
         self.run = run
         self.unread = ""
-        try:
-            self.places = recorded_sampler(data.state, None)
-        except StateMismatch:
-            raise
-        except CurriculumError:
-            # The log does not say which parts of its corpora a proxy reads.
-            self.places = run.sampler()
+        self.places = recorded_sampler(data.state, None)
         if num_steps > self.places.total_steps:
             raise RunFolderError(
                 f"{run.path}: its log has {num_steps} steps, and its newest start "

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
+from roxxel_curriculum.recorded import recorded_reader
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_store.urls import absolute, located
@@ -23,7 +24,6 @@ from roxxel.config import (
     RunConfig,
     check_trusted,
     make_pair,
-    open_curriculum,
     open_foreign_source,
     used_config,
 )
@@ -208,13 +208,12 @@ class Run:
 
     @cached_property
     def _corpora(self) -> dict[str, TokenReader]:
-        readers, versions = dict(self._readers), self.fingerprints()
+        readers, state = dict(self._readers), self.files.data().state
         for name, reader in readers.items():
-            if isinstance(reader, Roxxel) and reader.fingerprint != versions[name]:
-                try:
-                    readers[name] = reader.with_version(versions[name])
-                except ShardError as error:
-                    raise self._cannot_open(name, error) from error
+            try:
+                readers[name] = recorded_reader(state, name, reader)
+            except ShardError as error:
+                raise self._cannot_open(name, error) from error
         return readers
 
     def model(self, step: int | None = None, model: Any = None) -> Any:
@@ -310,13 +309,9 @@ class Run:
                 f"its sources are {', '.join(map(repr, names))}"
             )
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
-        parts = self._parts()
-        moved = {name: x for name, x in self.moved.items() if name not in parts}
         readers: dict[str, TokenReader] = {}
         for name in names:
-            where = moved.get(name, data.sources.get(name))
-            if where is None and name in parts:
-                where = parts[name]
+            where = self.moved.get(name, data.sources.get(name))
             if where is None and self.config is not None:
                 # The log has no path for a corpus of another format.
                 where = self._foreign(name)
@@ -328,22 +323,6 @@ class Run:
                     f"is; pass sources={{{name!r}: path}}"
                 )
         return readers
-
-    def _parts(self) -> dict[str, TokenReader]:
-        """Return the parts of its sources that a proxy reads; empty for other runs."""
-        config = self.config
-        if config is None or config.proxy is None:
-            return {}
-        whole = self.with_moved(config)
-        try:
-            curriculum = open_curriculum(whole)
-        except (OSError, ValueError) as error:
-            raise RunFolderError(
-                f"{self.path}: the sources of this proxy cannot be opened ({error}); "
-                "if one moved, pass sources={NAME: path}, or --source NAME=PATH"
-            ) from error
-        primary = curriculum.primary_streamer
-        return {curriculum.primary: primary, **curriculum.mix_streamers}
 
     def _paths(self, name: str, where: Corpus) -> list[str]:
         """Return the paths of a source that moved."""
