@@ -1,4 +1,4 @@
-"""A run of several starts with edits is trained again as each start trained it."""
+"""A run of several starts with edits: each step is trained again as it was."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel import Roxxel, verify
+from roxxel import Roxxel, open_run, replay, verify
 from roxxel.config import load_config, make_trainer
+from roxxel_train import RunFolderError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,3 +134,23 @@ def test_a_save_is_missed_where_the_start_of_then_had_to_save(
 
     assert (found.start, found.stop) == (3, 6)
     assert "kind 'save': 0 in the log and 1" in str(found)
+
+
+def test_a_replay_begins_before_a_document_is_learned_between_its_withdrawals(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = trained / "run"
+    sampler = open_run(run).sampler(("loss_mask",))
+    corpus = Roxxel(trained / "web_*.rox")
+    learned: dict[int, int] = {}
+    for document in range(8):  # withdrawn in the steps 3 to 5, and from step 7 on
+        start, stop, _ = corpus.document_range(document)
+        steps = {each.step for each in sampler.where("self", start, stop)}
+        for step in sorted(steps & {0, 1, 2, 6})[:1]:
+            learned[document] = step
+
+    assert learned
+    for document, step in learned.items():
+        without = {"self": [document]}
+        with pytest.raises(RunFolderError, match=f"step {step} has learned it before"):
+            replay(run, without, step=9, out=tmp_path / "out", trust=True)
