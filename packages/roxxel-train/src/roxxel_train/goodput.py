@@ -146,6 +146,41 @@ other 10.0 %
     return Goodput(**sums)
 
 
+def step_seconds(
+    columns: Columns, starts: Sequence[RunStart], first_step: int = 0
+) -> Floats:
+    """Return the seconds of the steps from each training row back to the row before it.
+
+    Waits for data are included, as in the sum of `steps` and `waiting`.
+
+    Args:
+        columns: The rows of the result.
+        starts: The starts of the run, in order.
+        first_step: Step at which the run begins, above 0 in a branch.
+
+    Example:
+        >>> from roxxel_train.columns import read_columns
+        >>> row = {"kind": "train", "step": 4, "step_s": 2.0}
+        >>> step_seconds(read_columns([row]), [])
+        array([8.])
+    """
+    train = columns.train
+    steps = np.append(first_step, train.steps)
+    step_s = np.nan_to_num(train.full("step_s", 0.0))
+    spent = np.maximum(np.diff(steps), 1) * step_s
+    for start in starts:
+        # The first row of a start has the mean time of the steps since the start. The
+        # steps from the row before it took what those before them did, as `unlogged`.
+        row = int(np.searchsorted(train.steps, start.step))
+        if not start.is_part or row == len(train):
+            continue
+        before, after = start.step - steps[row], steps[row + 1] - start.step
+        if before > 0 and after > 0:
+            usual = step_s[row - 1] if row else 0.0
+            spent[row] = before * usual + after * step_s[row]
+    return spent
+
+
 def _timed(table: Table) -> dict[str, Floats]:
     """Return time, step and seconds of the rows that have a time, each as a column."""
     time = table.full("time", np.nan)

@@ -17,11 +17,11 @@ from roxxel_store.records import find_object, is_count
 from roxxel_train import RunFolder
 
 from roxxel.evaluate.results import evaluations_of
-from roxxel.report._clock import clock_of
 from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import (
     Clock,
     Series,
+    clock_of,
     indices_to_draw,
     series_of,
     thinned,
@@ -209,7 +209,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     first_step = _first_step(parent)
     before = {} if parent is None else parent.tokens_by_source
     first_tokens = 0 if parent is None else parent.tokens
-    clock = clock_of(train, run.starts(), first_step, first_tokens)
+    clock = clock_of(rows, run.starts(), first_step, first_tokens)
     seconds = clock.seconds[-1] if clock.seconds else 0.0
     waited = train.total("wait_s")
     return RunFacts(

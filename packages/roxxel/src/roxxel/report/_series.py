@@ -1,4 +1,4 @@
-"""Values over the steps of a run, thinned to what a screen shows."""
+"""Values over the steps of a run, and its clock, thinned to what a screen shows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from roxxel_train.goodput import step_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
-    from roxxel_train.columns import Table
+    from roxxel_train.columns import Columns, Table
+    from roxxel_train.starts import RunStart
 
     Floats = npt.NDArray[np.float64]
 
@@ -59,6 +63,37 @@ class Clock:
     steps: list[int]
     tokens: list[int]
     seconds: list[float]
+
+
+def clock_of(
+    rows: Columns, starts: Sequence[RunStart], first_step: int, first_tokens: int
+) -> Clock:
+    """Return the clock of a run, from its rows and its starts.
+
+    All steps of a phase read the same number of tokens, so interpolation is exact
+    unless a phase begins between two rows. A thinned clock keeps the rows at both sides
+    of the beginning of a phase.
+    """
+    train = rows.train
+    steps = np.append(first_step, train.steps)
+    counts = train.full("tokens", math.nan)
+    is_counted = counts >= 0
+    tokens = np.interp(
+        steps,
+        np.append(first_step, train.steps[is_counted]),
+        np.append(first_tokens, counts[is_counted]),
+    )
+    passed = np.append(0.0, np.cumsum(step_seconds(rows, starts, first_step)))
+    every = -(-len(steps) // MOST_POINTS)
+    phases = train.full("phase", -1.0)
+    begins = 1 + np.flatnonzero(phases[1:] != phases[:-1])
+    ends = [np.arange(0, len(steps), every), [len(steps) - 1]]
+    kept = np.unique(np.concatenate([*ends, begins, begins + 1]).astype(np.intp))
+    return Clock(
+        steps[kept].tolist(),
+        [round(x) for x in tokens[kept].tolist()] if is_counted.any() else [],
+        [round(x, 3) for x in passed[kept].tolist()] if passed[-1] else [],
+    )
 
 
 def series_of(table: Table) -> dict[str, Series]:
