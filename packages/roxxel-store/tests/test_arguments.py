@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import index
 
 import pytest
-from roxxel_store.arguments import as_integer
+from roxxel_store.arguments import as_integer, nearest
 
 
 class Narrow:
@@ -38,3 +38,20 @@ def test_an_integer_below_the_least_raises_the_error_of_the_caller() -> None:
         as_integer("steps", 0, 1)
     with pytest.raises(IndexError, match=r"^row must be at least 0, got -1$"):
         as_integer("row", -1, 0, error=IndexError)
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "meant"),
+    [
+        ("--id", ["--field", "--document-id"], "--document-id"),
+        ("--chat-template", ["--chat", "--tokenizer"], "--chat"),
+        ("--bytes", ["--unit-bytes", "--max-shard-bytes"], None),
+        # The dashes of an option make it like no other one.
+        ("--prompt", ["--out", "--check"], None),
+        ("compact", ["cat", "copy", "clean"], None),
+    ],
+)
+def test_a_word_is_suggested_only_if_it_was_probably_meant(
+    typed: str, known: list[str], meant: str | None
+) -> None:
+    assert nearest(typed, known) == (f"did you mean {meant!r}?" if meant else "")

@@ -52,12 +52,24 @@ def as_integer(
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known word most like `word`; or nothing.
 
+    The only known word that adds or drops parts between dashes is more like it than one
+    whose letters are similar.
+
     Example:
         >>> nearest("sead", ["seed", "steps"])
         "did you mean 'seed'?"
+        >>> nearest("--id", ["--field", "--document-id"])
+        "did you mean '--document-id'?"
     """
-    near = get_close_matches(word, [*known], n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
+    names = {each.lstrip("-"): each for each in known}
+    bare = word.lstrip("-")
+    parts = {*bare.split("-")}
+    near = [
+        name
+        for name in names
+        if parts.issubset(own := {*name.split("-")}) or own.issubset(parts)
+    ] or get_close_matches(bare, names, n=1, cutoff=0.65)
+    return f"did you mean {names[near[0]]!r}?" if len(near) == 1 else ""
 
 
 def other_arguments(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str:
