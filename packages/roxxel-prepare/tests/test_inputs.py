@@ -499,6 +499,19 @@ def test_an_input_folder_without_files_is_named(
     )
 
 
+@pytest.mark.parametrize("name", ["texs/", "texs", "texs.rox", "texs.txt"])
+def test_an_input_that_does_not_exist_is_called_so_whatever_its_name(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{tmp_path}/{name}"
+
+    for more in ([], ["--dry-run"]):
+        assert main(["write", str(tmp_path / "c.rox"), path, *more]) == 1
+
+        error = capsys.readouterr().err
+        assert f"{path}: no such file or directory; check the path" in error
+
+
 def test_who_names_the_inputs_first_is_told_the_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +62,8 @@ def find_inputs(
 
     Raises:
         BucketError: A bucket cannot be listed.
-        FileNotFoundError: A folder or a pattern has no file, or none that is data.
+        FileNotFoundError: A path does not exist, or a folder or a pattern has no file,
+            or none that is data.
         InputError: The format of a file is not known, the files are of different kinds,
             a field is named but a file has none, or a folder that `datasets` saved
             cannot be read.
@@ -213,6 +216,8 @@ def _found_files(path: str) -> _Found:
         base, matches = matches_of(path)
         found = _Found([each for each in matches if _is_input(Path(each))], base)
         what = f"{path}: no file matches the pattern"
+    elif path != "-" and not Path(path).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     else:
         return _Found([path])
     if not found.files:
