@@ -349,7 +349,7 @@ def test_a_split_says_its_shares_of_documents_and_tokens(
     assert last_line() == said
 
 
-@pytest.mark.parametrize("exist", ["keep", "replace", "error"])
+@pytest.mark.parametrize("exist", ["keep", "replace", "error", "append"])
 @pytest.mark.parametrize("source", ["rows.npy", "many/*.rox"])
 def test_another_name_of_a_split_is_refused_before_anything_is_written(
     source: str, exist: str, folder: Path, capsys: pytest.CaptureFixture[str]

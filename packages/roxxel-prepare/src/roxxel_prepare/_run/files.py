@@ -150,6 +150,7 @@ def write_files(
             raise ValueError(
                 f"{files.stream}: cannot be read twice, as {what} needs; pass files"
             )
+        check_divided(recipes)
         if exist == "append":
             how = None
             if split is not None:
@@ -160,7 +161,6 @@ def write_files(
                 f"{filepath}: {what} cannot append to several corpora as one; "
                 f"{how or 'write new corpora'}"
             )
-        check_divided(recipes)
     written = [
         prepare(
             each,
