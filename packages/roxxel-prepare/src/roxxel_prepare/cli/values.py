@@ -84,6 +84,10 @@ def separator(text: str) -> int | str | bytes | None:
 
 def _byte_string(text: str) -> bytes:
     r"""Parse a text with the escapes \n, \t, \r, \\ and \xNN."""
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "text: without a text separates nothing; write none, or a text behind it"
+        )
     parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
     result = b""
     for number, part in enumerate(parts):
@@ -95,7 +99,7 @@ def _byte_string(text: str) -> bytes:
             result += _ESCAPES[part]
         else:
             raise argparse.ArgumentTypeError(
-                rf"{text!r} holds {part}; write \n, \t, \r, \\ or \xNN"
+                rf"text:{text} holds {part}; write \n, \t, \r, \\ or \xNN"
             )
     return result
 
