@@ -118,6 +118,32 @@ def test_what_cannot_be_repaired_is_one_sentence(
     assert names_in(shard.parent) == ["a.rox", "copy.rox"]
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["*.rox"], "--repair=copy.rox"),
+        (["a.rox", "b.rox"], "--repair=copy.rox"),
+        (["a.rox", "b.rox"], "--adopt"),
+    ],
+)
+def test_a_repair_takes_one_file_and_an_adoption_one_corpus(
+    words: list[str],
+    option: str,
+    shard: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(shard.parent)
+
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", *words, option])
+
+    assert ended.value.code == 2
+    name = option.partition("=")[0]
+    assert f"argument {name}: CORPUS must be" in capsys.readouterr().err
+    assert names_in(shard.parent) == ["a.rox"]
+
+
 def test_a_shard_that_was_cut_is_replaced_by_hand(
     shard: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

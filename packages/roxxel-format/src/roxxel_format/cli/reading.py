@@ -18,6 +18,7 @@ from roxxel_store.command import (
     terminal_width,
 )
 from roxxel_store.screen import note, printable, put, say
+from roxxel_store.urls import is_pattern
 
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.input_totals import num_joined
@@ -330,17 +331,20 @@ def verify(
         roxxel format verify 'web_*.rox' --adopt
     """
     check_one({"--repair": repair, "--adopt": adopt or None})
-    if len(corpus) > 1 and (adopt or repair):
-        what = (
-            "--adopt: takes a pattern or a folder; quote it"
-            if adopt
-            else ("--repair: CORPUS must be the one damaged shard")
-        )
-        raise UsageError(f"argument {what}")
     if adopt:
+        if len(corpus) > 1:
+            raise UsageError(
+                "argument --adopt: CORPUS must be one folder or pattern; quote it, so "
+                "that the shell does not expand it"
+            )
         _adopt(corpus[0])
         return
     if repair is not None:
+        if len(corpus) > 1 or is_pattern(corpus[0]):
+            raise UsageError(
+                "argument --repair: CORPUS must be the file of the damaged shard, as "
+                "a verify without --repair names it"
+            )
         _repair(corpus[0], repair)
         return
     shown = Progress(f"verifying {' '.join(corpus)}")
