@@ -99,7 +99,8 @@ def write(
         shards: Shards.
         work: Work.
         commit: Commit CORPUS when all members of --part are done; name the missing
-            units if there are any, and then change nothing. Takes no INPUT.
+            units if there are any, and then change nothing. Nothing but CORPUS goes
+            with it.
         dry_run: Print the units of the inputs (consecutive files, or a part of one
             large file), and write nothing.
         against: Search the corpus after the write, as scan does.
@@ -109,8 +110,8 @@ def write(
         roxxel write 'web_*.rox' --commit
         roxxel write 'train_*.rox' 'web_*.rox' --split valid=0.01
     """
-    others = {"INPUT": inputs, "--dry-run": dry_run, "--against": against}
-    options = [name for name, value in others.items() if value]
+    own = {"INPUT": inputs, "--dry-run": dry_run, "--against": against}
+    options = [name for name, value in own.items() if value]
     options += given(documents, tokens, shards, work)
     if commit:
         check_none(options, "--commit")
@@ -126,7 +127,7 @@ def write(
                 "shell does not expand it"
             )
         beside = {"INPUT", "--split", "--max-shard-bytes", "--exist"}
-        others = (each for each in options if each not in beside)
+        others = [each for each in options if each not in beside]
         check_none(others, f"the corpus {inputs[0]} as INPUT")
         divided = split(
             inputs[0], corpus, shards.split, shards.max_shard_bytes, shards.exist
