@@ -177,7 +177,7 @@ def test_a_run_without_a_row_has_nothing_to_compare(
 
     assert capsys.readouterr().err == (
         f"roxxel: {run}: there are no metrics rows, so there is nothing to compare; "
-        "audit the run after its first row of metrics\n"
+        "verify the data after the run's first row of metrics\n"
     )
 
 

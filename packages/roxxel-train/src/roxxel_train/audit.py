@@ -172,8 +172,8 @@ def _why_nothing(
     """Return the reason why no interval can be compared."""
     if not rows:
         return (
-            "there are no metrics rows, so there is nothing to compare; audit the run "
-            "after its first row of metrics"
+            "there are no metrics rows, so there is nothing to compare; verify the "
+            "data after the run's first row of metrics"
         )
     if steps is not None and len(digests) > 1:
         return (
