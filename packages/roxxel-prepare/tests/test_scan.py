@@ -264,6 +264,23 @@ def test_a_receipt_is_kept_until_corpus_or_texts_change(
     assert fewer.found[:, 2].tolist() == [40]
 
 
+def test_a_scan_of_other_evaluation_sets_says_that_it_replaced_a_receipt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _ = corpus_with(tmp_path, {3: EVALS[0]})
+    corpus, receipt = str(tmp_path / "web_*.rox"), tmp_path / "s.json"
+    evals, other = evals_at(tmp_path / "e.jsonl"), tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"q": EVALS[1]}))
+    scan_corpus(corpus, evals, receipt)
+    evals.write_text(json.dumps({"q": EVALS[0]}))
+    scan_corpus(corpus, evals, receipt)
+    assert "replaced" not in capsys.readouterr().err
+
+    scan_corpus(corpus, other, receipt)
+
+    assert f"{receipt}: replaced the receipt of {evals}" in capsys.readouterr().err
+
+
 def test_the_command_scans_and_write_does_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,6 +150,12 @@ def scan_corpus(
         np.concatenate(found),
     )
     scan.write(receipt)
+    old = evals if before is None else before.evals
+    if old.digest != digest and old.paths != evals.paths:
+        note(
+            f"{receipt}: replaced the receipt of {', '.join(old.paths)}; to keep both, "
+            "search for all sets in one scan, or name another --out"
+        )
     for path in records:
         path.unlink(missing_ok=True)
     return scan
