@@ -69,11 +69,16 @@ class PartSummary:
     left_out: tuple[str, ...] = ()
     switched_off: str = ""
 
+    @property
+    def done(self) -> str:
+        """What is done, in words."""
+        if self.num_units == 1:
+            return "1 unit of this part is done"
+        return f"{self.num_units} units of this part are done"
+
     def __str__(self) -> str:
-        units = "1 unit" if self.num_units == 1 else f"{self.num_units} units"
-        are = "is" if self.num_units == 1 else "are"
         return (
-            f"{units} of this part {are} done; when all parts are, commit the corpus"
+            f"{self.done}; when all parts are, commit the corpus"
             f"{WriteSummary.switched_off_note(self.switched_off)}"
             f"{WriteSummary.left_out_note(self.left_out)}"
         )

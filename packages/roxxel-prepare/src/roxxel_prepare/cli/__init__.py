@@ -189,8 +189,8 @@ def _say_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
     """Print what a scan found, and how to leave it out of a run."""
     if isinstance(found, PartSummary):
         say(
-            f"{corpus}: {found.num_units} units of this part are done; when all parts "
-            "are, run the command without --part, which writes the receipt"
+            f"{corpus}: {found.done}; when all parts are, run the command without "
+            "--part, which writes the receipt"
         )
         return
     say(f"{corpus}: {found}")
