@@ -409,6 +409,18 @@ def test_what_is_no_step_of_a_folder_is_not_deleted(
     assert checkpointer(tmp_path).steps() == [10]
 
 
+def test_no_step_is_deleted_if_one_of_the_names_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+
+    assert main(["delete", f"{tmp_path}@20", f"{tmp_path}@15"]) == 1
+
+    assert "has no step 15" in capsys.readouterr().err
+    assert checkpointer(tmp_path).steps() == [10, 20]
+
+
 def test_damaged_newer_steps_are_kept_under_another_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

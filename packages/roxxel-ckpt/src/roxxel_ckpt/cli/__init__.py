@@ -449,6 +449,8 @@ def delete(steps: Sequence[Annotated[str, "FOLDER@STEP"]]) -> None:
     Example:
         roxxel ckpt delete runs/first@1000 runs/first@2000
     """
+    for name in steps:
+        named_for_deletion(name)  # A misspelt name is found before any is deleted.
     for folder, step in map(named_for_deletion, steps):
         with folder.saving():
             folder.delete(step)
