@@ -34,6 +34,9 @@ FAILED = (
     "CheckpointWriteError: run: the save of step {} failed ({}); earlier checkpoints "
     "are unchanged"
 )
+FULL = FAILED.format(4, "File too large") + (
+    "; make room there, or give checkpoint_path a folder that this program can write"
+)
 UNREADABLE = (
     "CheckpointError: run/4: the arrays cannot be read ({}OSError: [Errno 5] "
     "Input/output error); restore another step"
@@ -85,7 +88,7 @@ DAMAGED_TREE = (
 FIRST_SAYS = [
     DAMAGED,
     FAILED.format(4, "process 1: File too large"),
-    FAILED.format(4, "File too large"),
+    FULL,
     UNREADABLE.format("process 1: "),
     LOST.format("process 1: "),
     DIFFERENT.format("save step 6"),
@@ -102,7 +105,7 @@ FIRST_SAYS = [
 ]
 SECOND_SAYS = [
     DAMAGED,
-    FAILED.format(4, "File too large"),
+    FULL,
     FAILED.format(4, "process 0: File too large"),
     UNREADABLE.format(""),
     LOST.format(""),
