@@ -78,6 +78,21 @@ def test_the_error_has_the_option_that_reads_around_the_block(
             assert np.array_equal(batch["loss_mask"][row], expected > 0)
 
 
+def test_a_proxy_names_the_tokens_of_its_whole_source(
+    damaged: tuple[Roxxel, Any],
+) -> None:
+    corpus, _ = damaged
+    small = Curriculum(corpus, PHASES).proxy(scale=1).curriculum
+
+    _, error = first_error(small.sampler(1, fields=FIELDS, check="blocks"))
+
+    without, toml = option_of(error)
+    assert without == toml
+    around = Curriculum(corpus, PHASES, without=without).proxy(scale=1).curriculum
+    sampler = around.sampler(1, fields=FIELDS, check="blocks")
+    assert all(sampler.batch(step) for step in range(sampler.total_steps))
+
+
 def test_a_second_block_is_named_beside_the_first(damaged: tuple[Roxxel, Any]) -> None:
     corpus, _ = damaged
     path = Path(corpus.paths[0])

@@ -191,3 +191,17 @@ def test_a_part_lacks_a_mask_where_its_source_does(tmp_path: Path) -> None:
 
     with pytest.raises(ShardError, match="loss_mask"):
         small.sampler(0, fields=["tokens", "loss_mask"])
+
+
+def test_a_column_of_a_part_has_the_items_of_its_tokens(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path)
+    corpus.write([range(1, 2000)], dtype="uint16")
+    corpus.write_column("loss_mask", np.arange(1999) % 11, dtype="uint8")
+    part = Curriculum(corpus, [Phase(40, 2, 17)]).proxy(scale=1 / 2).curriculum
+    reader = part.primary_streamer
+    starts = np.arange(reader.num_tokens - 300)  # many windows cross a span
+
+    found = reader.column("loss_mask").read(starts, 300)
+
+    # Token n of the corpus is n + 1, and its item is n % 11.
+    assert np.array_equal(found, (reader.read(starts, 300) - 1) % 11)

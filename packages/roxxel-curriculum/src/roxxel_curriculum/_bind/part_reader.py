@@ -10,9 +10,10 @@ import numpy as np
 from roxxel_format import TokenReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
+    from roxxel_format import ChecksumError
     from roxxel_format.token_reader import Documents
 
     from roxxel_curriculum._plan.part import Part
@@ -23,12 +24,8 @@ class PartReader(TokenReader):
 
     Its documents, and the facts about its tokens, are those of the whole source.
 
-    Args:
-        source: The source, at any version that has these spans.
-        part: The spans.
-
     Attributes:
-        source: The whole source.
+        source: The whole source, at any version that has these spans.
         part: The spans.
     """
 
@@ -36,14 +33,13 @@ class PartReader(TokenReader):
         self.source = source
         self.part = part
         self._spans = np.asarray(part.chosen(), np.int64)
-        self._span_tokens = part.span_tokens
         text = f"{source.fingerprint} {part.span_tokens} {self._spans.tolist()}"
         self._fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens of the part."""
-        return self.num_spans * self._span_tokens
+        return self.num_spans * self.part.span_tokens
 
     @property
     def num_spans(self) -> int:
@@ -131,8 +127,11 @@ class PartReader(TokenReader):
 
     def with_check(self, check: Literal["headers", "blocks"]) -> PartReader:
         """Return the same part of a reader that verifies its blocks."""
-        checked = self.source.with_check(check)
-        return PartReader(checked, self.part)
+        return PartReader(self.source.with_check(check), self.part)
+
+    def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
+        """Return the tokens by index in the source, for `without` of its curriculum."""
+        return self.source.damaged_tokens(error)
 
     def read(
         self,
@@ -143,19 +142,11 @@ class PartReader(TokenReader):
     ) -> npt.NDArray[Any]:
         """Return windows of the part; see `TokenReader.read`."""
         first = self.checked(starts, length)
-        is_inside = first // self._span_tokens == (first + length - 1) // (
-            self._span_tokens
-        )
-        if is_inside.all():
+        if self.are_inside(first, length):
             return self.source.read(self.located(first), length, dtype, out)
         kind = self.dtype if dtype is None and out is None else dtype
         rows = np.empty((first.size, length), kind) if out is None else out
-        for row, start in enumerate(first.tolist()):
-            at = 0
-            for a, b in self.pieces(start, start + length):
-                rows[row, at : at + b - a] = self.source.read([a], b - a, kind)[0]
-                at += b - a
-        return rows
+        return self.filled(rows, first, lambda at, n: self.source.read(at, n, kind))
 
     def window_spans(
         self, starts: npt.ArrayLike, length: int
@@ -195,15 +186,34 @@ class PartReader(TokenReader):
 
     def located(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the indices in the source of tokens of the part."""
-        span, inside = np.divmod(index, self._span_tokens)
-        return self._spans[span] * self._span_tokens + inside
+        span, inside = np.divmod(index, self.part.span_tokens)
+        return self._spans[span] * self.part.span_tokens + inside
+
+    def are_inside(self, first: npt.NDArray[np.int64], length: int) -> bool:
+        """Return whether no window crosses a span, as those of a curriculum."""
+        size = self.part.span_tokens
+        return bool((first // size == (first + length - 1) // size).all())
+
+    def filled(
+        self,
+        rows: npt.NDArray[Any],
+        first: npt.NDArray[np.int64],
+        read: Callable[[Sequence[int], int], npt.NDArray[Any]],
+    ) -> npt.NDArray[Any]:
+        """Fill each row with a window of the part, piece by piece."""
+        for row, start in zip(rows, first.tolist(), strict=True):
+            at = 0
+            for a, b in self.pieces(start, start + row.size):
+                row[at : at + b - a] = read([a], b - a)[0]
+                at += b - a
+        return rows
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield where in the source the tokens `[start, stop)` of the part are.
 
         A piece ends where a span ends.
         """
-        size = self._span_tokens
+        size = self.part.span_tokens
         inner = range((start // size + 1) * size, stop, size)
         for a, b in pairwise([start, *inner, stop]):
             if a < b:
@@ -212,7 +222,7 @@ class PartReader(TokenReader):
 
     def within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield where in the part the tokens `[start, stop)` of the source are."""
-        size = self._span_tokens
+        size = self.part.span_tokens
         for number, span in enumerate(self._spans.tolist()):
             a, b = max(start, span * size), min(stop, (span + 1) * size)
             if a < b:
@@ -231,8 +241,11 @@ class _PartColumn:
         self.digest = f"{column.digest}-{part.fingerprint}"
 
     def read(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[Any]:
-        first = self._part.checked(starts, length)
-        return self._column.read(self._part.located(first), length)
+        first, read = self._part.checked(starts, length), self._column.read
+        if self._part.are_inside(first, length):
+            return read(self._part.located(first), length)
+        rows = np.empty((first.size, length), self.dtype)
+        return self._part.filled(rows, first, read)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         first = self._part.checked(starts, length)
