@@ -17,11 +17,7 @@ from roxxel_curriculum._arguments import (
 from roxxel_curriculum._bind.held_out import notes_on_held_out
 from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._bind.past import as_made, as_read, resume
-from roxxel_curriculum._bind.sources import (
-    MAX_TOKENS,
-    checked_sources,
-    with_reader,
-)
+from roxxel_curriculum._bind.sources import checked_sources, with_reader
 from roxxel_curriculum._bind.tokenizers import compare, vocabularies
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
@@ -152,8 +148,8 @@ class Curriculum:
             compare(self._vocabularies),
         )
         self._solution, self._refusal = _solved(self._declaration)
-        # Makes this proxy again, for the run of a state; None for other curricula.
-        self._made: Callable[[Mapping[str, Any]], Curriculum] | None = None
+        # Makes this proxy again, for the run of a state; None unless it is a proxy.
+        self._proxy_for: Callable[[Mapping[str, Any]], Curriculum] | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -343,40 +339,21 @@ class Curriculum:
                 with_reader(source, parts[source.name])
                 for source in self._declaration.sources
             ),
-        )
-        small = Curriculum(
-            parts[self.primary],
-            proxy_phases(declaration, whole, share),
-            {name: part for name, part in parts.items() if name != self.primary},
-            longest=whole.longest,
-            policies={each.name: each.policy for each in declaration.sources},
-            max_epochs=declaration.max_epochs,
-            overlap=declaration.overlap,
+            skips=(),
             without={
-                name: [
-                    *each.documents.within(0, MAX_TOKENS),
-                    *(
-                        f"tokens:[{a},{b})"
-                        for start, stop in each.tokens.within(0, MAX_TOKENS)
-                        for a, b in parts[name].within(start, stop)
-                    ),
-                ]
-                for name, each in declaration.without.items()
-            },
-            primary=self.primary,
-            tokenizers={
-                each.name: each.declared
-                for each in declaration.sources
-                if each.declared is not None
+                name: of_part
+                for name, each in self._declaration.without.items()
+                if not (of_part := each.within(parts[name].within)).is_empty
             },
         )
-        whole_declaration = self._declaration
+        phases = tuple(proxy_phases(declaration, whole, share))
+        small: Curriculum = self._over(replace(declaration, phases=phases))
 
-        def made(state: Mapping[str, Any]) -> Curriculum:
-            then = self._over(as_made(whole_declaration, state))
+        def proxy_for(state: Mapping[str, Any]) -> Curriculum:
+            then = self._over(as_made(self._declaration, state))
             return then.proxy(scale=scale, tokens=tokens, seed=seed).curriculum
 
-        small._made = made
+        small._proxy_for = proxy_for
         pairs = (
             epochs_at_ends(each.phases, self.source_names)
             for each in (whole, small._solution)
@@ -425,9 +402,9 @@ class Curriculum:
         A proxy is a function of its whole sources. So after one has grown, it is made
         again from the versions of which it was made for this run.
         """
-        if self._made is None:
+        if self._proxy_for is None:
             return self._declaration
-        made: Curriculum = self._made(state)
+        made: Curriculum = self._proxy_for(state)
         return made._declaration
 
     def _over(self, declaration: Declaration) -> Curriculum:

@@ -9,7 +9,7 @@ whole sources may see it once. So it prefers blends that repeat too much in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import floor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -124,7 +124,7 @@ def proxy_phases(
     closest to their share, so roundings do not add up.
 
     Args:
-        declaration: The big run's declaration, with the sources of the proxy.
+        declaration: The proxy's declaration, with the phases of the big run.
         whole: The solution of the big run.
         scale: Share of the steps that the proxy trains.
 
@@ -132,7 +132,7 @@ def proxy_phases(
         CurriculumError: The parts of the sources are too small for one step of some
             phase.
     """
-    solver = Solver(replace(declaration, skips=()))
+    solver = Solver(declaration)
     phases: list[Phase] = []
     wanted: dict[str, float] = dict.fromkeys(whole.source_names, 0.0)
     read = dict(wanted)
@@ -200,17 +200,18 @@ def notes_on_proxy(whole: Solution, small: Solution, scale: float) -> tuple[str,
         notes.append(
             f"the run skips the data of {skipped:,} steps, which a proxy trains instead"
         )
-    pairs = [epochs_at_ends(each.phases, whole.source_names) for each in (whole, small)]
+    batch_tokens = max(phase.batch_size * phase.seq_len for phase in small.phases)
+    ends = [epochs_at_ends(each.phases, whole.source_names) for each in (whole, small)]
     for name in whole.source_names:
         spans, part = whole.spans[name], small.spans[name]
-        apart = [abs(a[name] - b[name]) for a, b in zip(*pairs, strict=False)]
-        batch = max(phase.batch_size * phase.seq_len for phase in small.phases)
-        if apart and max(apart) * part.num_tokens > batch:
+        differences = (abs(a[name] - b[name]) for a, b in zip(*ends, strict=False))
+        greatest = max(differences, default=0.0)
+        if greatest * part.num_tokens > batch_tokens:
             notes.append(
                 f"source {name!r} has {spans.num_spans} spans of "
                 f"{spans.span_tokens:,} tokens, and the proxy reads {part.num_spans}, "
                 f"which is {part.num_spans / spans.num_spans:.3g} of it instead of "
-                f"{scale:.3g}: its epochs differ by up to {max(apart):.3g}; give a "
+                f"{scale:.3g}: its epochs differ by up to {greatest:.3g}; give a "
                 "larger scale"
             )
     return tuple(notes)
