@@ -124,13 +124,14 @@ class RunLog:
                 f"{path}: holds the log of a run; give state= of the checkpoint from "
                 "which your loop resumes, or another folder"
             )
-        past: LinePosition | None = None
+        past: LinePosition | None = None  # the row after which the log continues
         self.step, self._digest = 0, 0
         if state is not None:
             sampler.check(state)
             self.step = state["step"]
             if self.step > 0:
                 past, self._digest, start = _row_of(path, self.step)
+                # The state may be of another run than the log in this folder.
                 sampler.check(state_before(start["data"]["state"], self.step))
             else:
                 _check_own(path, sampler, checkpoints)

@@ -99,21 +99,23 @@ class Masking:
             whole = np.delete(np.arange(source.size), partial)
             self._reader.fill(source[whole], starts[whole], tokens, whole)
             for row in partial:
-                at = start = int(starts[row])
+                start = int(starts[row])
                 stop = start + length
                 left_out = self._ranges(step, int(source[row]), start, stop)
                 tokens[row] = 0
-                for first, last in [*left_out, (stop, stop)]:
-                    if at < first:
-                        part = tokens[row : row + 1, at - start : first - start]
-                        self._reader.fill(source[[row]], np.array([at]), part)
-                    at = last
+                # Read the gaps between the ranges: up to each, and after the last.
+                at = start
+                for range_start, range_stop in [*left_out, (stop, stop)]:
+                    if at < range_start:
+                        gap = tokens[row : row + 1, at - start : range_start - start]
+                        self._reader.fill(source[[row]], np.array([at]), gap)
+                    at = range_stop
         except ChecksumError as error:
             remedy = self._remedy(step, error)
             if remedy is None:
                 raise
-            whole = f"{error.remedy}; {remedy}"
-            raise error.reworded(error.reason, whole) from error
+            remedies = f"{error.remedy}; {remedy}"
+            raise error.reworded(error.reason, remedies) from error
 
     def partial_rows(
         self, step: int, source: _Integers, starts: _Integers, length: int

@@ -232,7 +232,7 @@ class Solver:
             except LookupError:
                 if self._stopper(draft) is not None:
                     supply = draft.legs[-1].stop or 0 if draft.legs else 0
-                    # One more step than fits, so the caller applies the "stop" policy.
+                    # Ask for one more step than fits: `solve` then applies "stop".
                     return supply // phase.batch_size + 1
                 policy = self._policies[self.primary]
                 stream, before = draft.cursors[self.primary]
