@@ -5,7 +5,7 @@ Their manifest is made in memory, so nothing below asks whether a corpus has one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roxxel_format._read.contents import Contents, contents_of
 from roxxel_format._read.shard import LOCAL, ShardMap
@@ -14,16 +14,14 @@ from roxxel_format._spec.manifest import (
     Manifest,
     ShardTable,
     Version,
-    as_table,
     joined_arguments,
     tokenizer_identity,
     unit_text,
 )
-from roxxel_format._spec.manifest_file import is_file_name
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from roxxel_format._read.files import Files
 
@@ -43,10 +41,9 @@ def file_contents(
         ShardError: It is no shard, or damaged.
     """
     shard = ShardMap(files.open(path, num_bytes))
-    metadata = shard.metadata()
-    kept = _recorded_file(metadata)
-    manifest = manifest_of(path, shard.layout, metadata, kept)
+    manifest = manifest_of(path, shard.layout, shard.metadata())
     folder = path.removesuffix(manifest.shards.names[0])
+    kept = manifest.last.tokenizer_file
     in_folder = kept and (folder + kept[0], kept[1])
     return contents_of(path, manifest, manifest.last, [path], files, in_folder)
 
@@ -110,12 +107,3 @@ def _facts(part: Contents) -> tuple[str, str, str]:
         f"holds {unit_text(manifest.bins)}",
         f"was written with tokenizer {tokenizer_identity(manifest.tokenizer)}",
     )
-
-
-def _recorded_file(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Return name and size of the file that keeps the tokenizer of a shard."""
-    recorded = as_table(metadata.get("tokenizer_file"))
-    name, size = recorded.get("name"), recorded.get("bytes")
-    if type(name) is not str or type(size) is not int or not is_file_name(name):
-        return None
-    return name, size

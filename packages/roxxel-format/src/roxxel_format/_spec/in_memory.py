@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import MIN_UNIT, BinTable, Manifest, Version, as_table
+from roxxel_format._spec.manifest_file import is_file_name
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -14,19 +15,13 @@ if TYPE_CHECKING:
     from roxxel_format._spec.layout import Layout
 
 
-def manifest_of(
-    path: str,
-    layout: Layout,
-    metadata: Mapping[str, Any],
-    tokenizer_file: tuple[str, int] | None = None,
-) -> Manifest:
+def manifest_of(path: str, layout: Layout, metadata: Mapping[str, Any]) -> Manifest:
     """Return a manifest of one version that lists one shard.
 
     Args:
         path: Path or URL of the shard.
         layout: Its layout.
         metadata: Its metadata.
-        tokenizer_file: Name and size of the file beside it that keeps its tokenizer.
 
     Raises:
         ShardError: The metadata record impossible bins.
@@ -37,7 +32,7 @@ def manifest_of(
         shards,
         bins,
         as_table(metadata.get("arguments")),
-        tokenizer_file=tokenizer_file,
+        tokenizer_file=_tokenizer_file_of(metadata),
     )
     return Manifest(
         dtype_name=layout.head.dtype_name,
@@ -63,3 +58,12 @@ def _bins_of(path: str, metadata: Mapping[str, Any]) -> BinTable | None:
             "again"
         )
     return BinTable(unit, [padding], [cut])
+
+
+def _tokenizer_file_of(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return name and size of the file beside a shard that keeps its tokenizer."""
+    recorded = as_table(metadata.get("tokenizer_file"))
+    name, size = recorded.get("name"), recorded.get("bytes")
+    if type(name) is not str or type(size) is not int or not is_file_name(name):
+        return None
+    return name, size
