@@ -615,8 +615,7 @@ class Roxxel(TokenReader):
             FileExistsError: `exist` does not allow changing the corpus. Or another
                 write (not a compaction) was committed first, and `exist` is not
                 `"append"`.
-            BlockingIOError: Another process is writing the same file, or the first
-                version of this corpus.
+            BlockingIOError: The corpus is one file, which another process is writing.
             TypeError: A document has the wrong type, or texts and arrays are mixed.
             ValueError: A value is out of range; there are no documents; the documents
                 do not fit the corpus; the tokenizer does not have the separator; or the

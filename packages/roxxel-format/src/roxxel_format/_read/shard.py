@@ -400,7 +400,7 @@ def _layout_of(file: OpenFile, opening: Opening | None) -> Layout:
         head = file.read(0, min(size, HEAD_SIZE))
     layout = parse_layout(head, foot, size, file.path)
     # Padding hides a wrong number of tokens from the size check, so compare the number
-    # with the end of the last document.
+    # with the end of the last document: the 8 bytes before the checksums.
     stop = layout.sections.checksums
     last = b""
     if layout.num_documents:

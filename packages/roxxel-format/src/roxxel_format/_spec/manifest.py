@@ -313,7 +313,7 @@ class NewShards:
 
     @classmethod
     def parsed(cls, table: Mapping[str, Any]) -> NewShards:
-        """Return the table of shards that `dataclasses.asdict` turned into `values`."""
+        """Return the shards that `dataclasses.asdict` turned into `table`."""
         columns = {name: ColumnTable(**each) for name, each in table["columns"].items()}
         shards = ShardTable(**table["shards"])
         others: dict[str, Any] = {**table}

@@ -164,7 +164,7 @@ def parse_end(data: bytes, path: str) -> Manifest:
 
 
 def _lines(data: bytes) -> tuple[int, int, int]:
-    """Return where the first line of a manifest ends, and where its last part is."""
+    """Return where the second line starts; where the last part starts and stops."""
     stop = len(unsealed(data)) - len(_AFTER_PARTS)
     after = data.find(b"\n") + 1
     return after, max(after, data.rfind(b"\n", 0, stop) + 1), stop

@@ -153,10 +153,10 @@ class CorpusName:
         return self.folder / f"{self.prefix}{star}{self.suffix}"
 
     def piece_of(self, name: str) -> tuple[str, int] | None:
-        """Return the two parts of a shard's name: the unit or write, and the piece.
+        """Return the number that counts pieces in a shard's name, after its beginning.
 
-        The first part is everything before the piece in `JOB_UNIT_PIECE`; it is empty
-        if the name is a number. None for other names.
+        `wiki_0123456789ab_00007_002.rox` is `("0123456789ab_00007_", 2)`, and
+        `wiki_00002.rox` of a user's `ShardWriter` is `("", 2)`. None for other names.
         """
         star = self._starred(name) or ""
         if _UNIT_SHARD.fullmatch(star):

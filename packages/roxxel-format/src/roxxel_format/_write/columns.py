@@ -54,7 +54,7 @@ def write_column(
         raise ValueError(
             f'exist must be "error", "replace" or "append" for a column, got {exist!r}'
         )
-    place = place_of(name).several("it has no columns")
+    place = place_of(name).as_place("it has no columns")
     if place.existing() is None:
         raise FileNotFoundError(
             f"{name.pattern}: no such corpus, so no column can be written; write the "

@@ -96,12 +96,11 @@ def compact(
     corpus = place_of(filepath, timeout_s)
     if corpus.existing() is None:
         raise FileNotFoundError(f"{corpus.what}: no such corpus; check the path")
-    place = corpus.several("there is nothing to merge")
+    place = corpus.as_place("there is nothing to merge")
     with ExitStack() as resources:
         place.enter(resources)
         contents = open_corpus(filepath, None, timeout_s)
         manifest = contents.manifest
-        assert manifest is not None  # noqa: S101 - a place with a manifest
         groups = _groups(manifest, max_shard_bytes, place.planned_shards(manifest))
         new = _NewFiles(place, contents, manifest, groups, progress)
         if not new.merged:

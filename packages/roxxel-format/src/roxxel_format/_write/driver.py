@@ -110,9 +110,9 @@ class CorpusWrite:
         sharded = is_several or recipe.may_make_several
         self.corpus = place_of(filepath, timeout_s, sharded=sharded)
         self.what = self.corpus.what
-        why = _why_several(recipe, is_several=is_several)
+        why = _why_no_file(recipe, is_several=is_several)
         if why:
-            self.corpus.several(why)
+            self.corpus.as_place(why)
         says_ending = says_ending and recipe.is_first
         self._intake = load_intake(recipe, says_ending=says_ending)
         self._packed = _packed_tokenizer(self._intake, tokenizer_files)
@@ -137,7 +137,7 @@ class CorpusWrite:
     @property
     def place(self) -> Place:
         """Where a corpus with a manifest is; raises ValueError for one file."""
-        return self.corpus.several("one process writes it")
+        return self.corpus.as_place("one process writes it")
 
     def kept(
         self, describe: Callable[[Mapping[str, Any]], str | None] | None = None
@@ -432,7 +432,7 @@ class WriteJob:
             OSError: The shards cannot be written.
         """
         number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
-        # Rows are read only with an `ending`; a task has nothing to add there.
+        # An `ending` says that the documents are rows. `dict` adds no metadata.
         return self.unit(place, number, documents, dict)
 
 
@@ -542,7 +542,8 @@ def commit(
             continue  # It was a compaction, so there is still the same to replace.
         is_unclear = recipe.exist == "append" and place.files.may_act_late
         if is_unclear and place.lists([str(added.fingerprint)]):
-            # Names cannot tell any more whose documents were merged.
+            # The manifest has this write's version, but not its shards: they were
+            # merged, or another program has appended the same documents.
             raise FileExistsError(
                 f"{place.manifest}: another program changed the corpus during this "
                 "commit, and has appended the same documents, or merged those of "
@@ -605,7 +606,7 @@ def _packed_tokenizer(
     return pack_tokenizer(files)
 
 
-def _why_several(recipe: Recipe, *, is_several: bool) -> str:
+def _why_no_file(recipe: Recipe, *, is_several: bool) -> str:
     """Return why one file cannot hold the corpus of a recipe; empty if it can."""
     if recipe.fields.columns:
         return f"it has no columns, such as {next(iter(recipe.fields.columns))!r}"

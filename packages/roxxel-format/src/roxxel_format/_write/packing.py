@@ -144,7 +144,9 @@ class _Held:
 
     def add(self, row: EncodedRow) -> None:
         """Hold a document; its array may change afterwards."""
-        tokens = row.tokens if row.tokens.size else self._caster.ending[:0]
+        tokens = row.tokens
+        if not tokens.size:  # The type of an empty document says nothing.
+            tokens = self._caster.ending[:0]
         if self._num_waiting and (
             tokens.dtype != self._waiting[0].dtype or self._num_waiting > _CAST_TOKENS
         ):

@@ -30,7 +30,6 @@ from roxxel_format._spec.manifest import (
     Manifest,
     NewShards,
     ShardTable,
-    as_table,
     unit_of,
 )
 from roxxel_format._spec.manifest_file import (
@@ -159,15 +158,15 @@ class Place(_Files):
     @staticmethod
     def of(target: CorpusName | str) -> Place:
         """Return the place of a corpus: a path, a URL, or the names of its files."""
-        return place_of(target, sharded=True).several("it has no manifest")
+        return place_of(target, sharded=True).as_place("it has no manifest")
 
     @staticmethod
     def existing_at(filepath: str) -> Manifest | None:
         """Return the manifest of the corpus at a path or URL; None if there is none."""
         return place_of(filepath, sharded=True).existing()
 
-    def several(self, why: str) -> Place:
-        """Return this place: here a corpus may have several shards; see `OneFile`."""
+    def as_place(self, why: str) -> Place:
+        """Return this place; `OneFile.as_place` raises."""
         del why
         return self
 
@@ -304,9 +303,7 @@ class Place(_Files):
         if self.is_uncertain:
             return
         with contextlib.suppress(OSError, ValueError):
-            manifest = self.existing()
-            listed = set[str]() if manifest is None else manifest.file_names()
-            self.discard(set(names) - listed)
+            self.discard(set(names) - self._listed_now())
 
     def check_no_bare_shards(self) -> None:
         """Raise ShardError if shards are here that no interrupted write can have left.
@@ -329,6 +326,10 @@ class Place(_Files):
             f"no manifest lists it; run `{command}` if it belongs to this corpus, else "
             "move it, or write under another name"
         )
+
+    def _listed_now(self) -> set[str]:
+        """Return the names of all files that the corpus, if there is one, lists."""
+        return (self.existing() or Manifest()).file_names()
 
     def has_manifest(self) -> bool:
         """Return whether there is a manifest, even a damaged one."""
@@ -367,9 +368,8 @@ class Place(_Files):
         with self.files.alone(busy) as is_alone:
             if is_alone:  # The write that made the files may have committed them since.
                 found = self._left(abandon=abandon)
-            else:  # So may a command that is repeated; another listing costs more.
-                manifest = self.existing()
-                listed = set[str]() if manifest is None else manifest.file_names()
+            else:  # A repeated command may have done so too. Listing again costs more.
+                listed = self._listed_now()
                 found = [each for each in found if each not in listed]
             error = self.discard(found)
         if error is not None:
@@ -477,8 +477,8 @@ class OneFile(_Files):
         super().__init__(name, files, name.pattern)
         self.path, self.draft = name.single, draft_path(name.single)
 
-    def several(self, why: str) -> Place:
-        """Raise ValueError; `why` follows the word "so"."""
+    def as_place(self, why: str) -> Place:
+        """Raise ValueError: one file has no manifest. `why` follows the word "so"."""
         raise ValueError(
             f"{self.path}: is one file, so {why}; use a folder, or a pattern such as "
             f'"{self.name.prefix}_*{self.name.suffix}"'
@@ -512,19 +512,14 @@ class OneFile(_Files):
         return held(self.draft, busy=busy)
 
     def tokenizers_left(self) -> list[str]:
-        """Return the names of kept tokenizers that the file does not use.
-
-        The file's metadata names the tokenizer's file that it uses.
-        """
-        recorded: object = None
-        if self.path.exists():
-            try:
-                metadata = open_shard(str(self.path)).metadata()
-            except ShardError:
-                return []
-            recorded = as_table(metadata.get("tokenizer_file")).get("name")
+        """Return the names of kept tokenizers that the file does not use."""
+        try:
+            manifest = self.existing()
+        except ShardError:
+            return []
+        used = {} if manifest is None else manifest.tokenizer_files()
         own = filter(self.name.keeps_tokenizer, self.files.sizes())
-        return [each for each in own if each != recorded]
+        return [each for each in own if each not in used]
 
     def leftovers(self, *, abandon: bool = False) -> list[str]:
         """Return the drafts of the file; a living writer may use one of them."""
@@ -555,6 +550,7 @@ class OneFile(_Files):
             return []
         with self.writing():
             lock = self.draft.name
+            # The lock itself is a draft: delete it, but report only an older one.
             found = [each for each in self._left() if each in before or each != lock]
             error = self.files.delete({*found, lock})
         if error is not None:

@@ -1,9 +1,9 @@
 """The arguments of a write: one value, from the call to the manifest.
 
-The call makes a recipe, which checks itself. `CorpusWrite` returns it with what the
-tokenizer, the corpus and the first document decide. Then it travels whole: to the
-processes that write shards, into the plan of a preparation, and to the commit, which
-records it in the manifest.
+The call makes a recipe, which checks itself. `CorpusWrite` adds what the tokenizer, the
+corpus and the first document decide. Then the recipe travels whole: to the processes
+that write shards, into the plan of a preparation, and to the commit, which records it
+in the manifest.
 """
 
 from __future__ import annotations

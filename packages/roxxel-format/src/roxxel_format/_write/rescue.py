@@ -62,7 +62,7 @@ def adopt(
     found = place_of(name)
     if not found.may_grow and not name.head.exists():
         raise FileNotFoundError(f"{name.head}: no such file; check the path")
-    place = found.several("it needs no manifest")
+    place = found.as_place("it needs no manifest")
     if place.has_manifest():
         raise FileExistsError(
             f"{place.manifest}: the corpus has a manifest; open it, remove what "

@@ -146,7 +146,10 @@ class ShardSeries:
     def _add_bin(
         self, writer: ShardWriter, parts: Sequence[Part], padding: Tokens
     ) -> None:
-        """Write the documents of a bin, then its padding, which may be empty."""
+        """Write the documents of a bin, then as much of `padding` as it has room for.
+
+        `padding` fills a whole bin.
+        """
         room = padding.size
         for part in parts:
             tokens = part.row.tokens

@@ -93,10 +93,10 @@ class Tokenizer:
     end-of-text token that the tokenizer's files or its object name. `drops` counts the
     characters of a text that have no token; None if all have one. `encoder` names the
     library that encodes, with its version, if the tokenizer was loaded by path or name.
-    `encoder_note` is a remark about it, for the user. `switched_off` names what was
-    random. `encode_chat` encodes the texts of chats, if the write has chats. `files`
-    are the texts of the tokenizer's files by name, `tokenizer.json` among them; empty
-    if there is no such file.
+    `encoder_note` is a remark about that library, for the user. `switched_off` names
+    what was random. `encode_chat` encodes the texts of chats, if the write has chats.
+    `files` are the texts of the tokenizer's files by name, `tokenizer.json` among them;
+    empty if there is no such file.
     """
 
     source: Any

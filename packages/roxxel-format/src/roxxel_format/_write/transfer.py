@@ -63,7 +63,7 @@ def copy_corpus(
     manifest = contents.manifest
     with ExitStack() as resources:
         copy = place_of(target, timeout_s)
-        place = copy.several("it has no room for the manifest of a copy")
+        place = copy.as_place("it has no room for the manifest of a copy")
         place.enter(resources)
         place.begin(replaces=exist == "replace")
         there = place.found
