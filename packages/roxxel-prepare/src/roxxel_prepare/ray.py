@@ -194,18 +194,18 @@ class RoxxelDatasink(Datasink[TaskShards]):
 
     def _check_agreement(self, done: Mapping[int, NewShards]) -> None:
         """Raise ValueError if tasks wrote documents that one corpus cannot hold."""
-        first, *others = done.items()
+        (first, of_first), *others = done.items()
         for task, new in others:
-            if new.kind != first[1].kind:
+            if new.kind != of_first.kind:
                 raise ValueError(
-                    f"{self._filepath}: task {first[0]} wrote {first[1].kind}, but "
-                    f"task {task} wrote {new.kind}; write text and ready-made tokens "
-                    "into different corpora"
+                    f"{self._filepath}: task {first} wrote {of_first.kind}, but task "
+                    f"{task} wrote {new.kind}; write text and ready-made tokens into "
+                    "different corpora"
                 )
-            if new.dtype != first[1].dtype:
+            if new.dtype != of_first.dtype:
                 raise ValueError(
-                    f"{self._filepath}: task {first[0]} wrote {first[1].dtype}, but "
-                    f"task {task} wrote {new.dtype}; pass dtype or vocab_size"
+                    f"{self._filepath}: task {first} wrote {of_first.dtype}, but task "
+                    f"{task} wrote {new.dtype}; pass dtype or vocab_size"
                 )
 
     def _documents(self, blocks: Iterable[Any], what: str) -> Iterator[object]:

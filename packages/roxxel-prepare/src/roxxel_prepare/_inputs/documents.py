@@ -43,10 +43,9 @@ class Documents:
     """The documents of some files, in order, each with its origin.
 
     `is_given` says whether the user named the format of the files. If a document keeps
-    the path of its file, the path is relative to `folder`. With
-    `skips_bad`, damaged documents are left out. If damage makes the rest of a file
-    unreadable, the rest is left out too. `num_bad` counts both, and `bad` has the first
-    100 errors.
+    the path of its file, the path is relative to `folder`. With `skips_bad`, damaged
+    documents are left out. If damage makes the rest of a file unreadable, the rest is
+    left out too. `num_bad` counts both, and `bad` has the first 100 errors.
     """
 
     parts: Sequence[Part]
@@ -57,16 +56,13 @@ class Documents:
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
     num_bad: int = dataclasses.field(default=0, init=False)
 
-    def __iter__(self) -> Iterator[object]:
-        return self._in_order()
-
     def metadata(self) -> dict[str, object]:
         """Return what was skipped."""
         if not self.num_bad:
             return {}
         return {"skipped": {"number": self.num_bad, "errors": self.bad}}
 
-    def _in_order(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[object]:
         for part in self.parts:
             where, span = part.path, part.span
             path = where.removeprefix(self.folder)

@@ -106,9 +106,8 @@ def prepare(
     metadata = {"source": inputs.source, **(recipe.metadata or {})}
     recipe = replace(recipe, metadata=metadata, inputs=inputs.recorded)
     write = CorpusWrite(filepath, recipe, says_ending=True)
-    workers = getattr(runner, "workers", 2 if runner else 1)
-    if workers > 1 or part:
-        write.corpus.several("one process writes it, without --workers and --part")
+    if part or runner not in {None, ProcessRunner(1)}:
+        write.corpus.as_place("one process writes it, without --workers and --part")
     documents = Documents(
         parts_of(inputs),
         write.recipe.fields,  # with what renders chats
@@ -249,10 +248,8 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
             return inputs.difference(recorded["inputs"])
         return None
 
-    found = write.corpus.existing() if write.recipe.exist == "keep" else None
-    if found is None:
-        return None
-    if inputs.stream is not None:
+    keeps = write.recipe.exist == "keep"
+    if keeps and inputs.stream is not None and write.corpus.existing() is not None:
         raise FileExistsError(
             f"{write.what}: the corpus exists already, and {inputs.stream} cannot "
             'be compared with its inputs; use exist="append" or exist="replace", or '

@@ -108,7 +108,8 @@ class ProcessRunner:
             missing = [number for number in missing if number not in ended]
             if not missing:
                 return
-            # Units that may have been in progress come last.
+            # Units that may have been in progress come last: one in each process, and
+            # one that the pool keeps ready.
             begun = 1 if workers == 1 else workers + 1
             last, missing = missing[:begun], missing[begun:]
             if workers == 1:

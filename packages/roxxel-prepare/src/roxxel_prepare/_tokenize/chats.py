@@ -5,10 +5,10 @@ it, with one exception: there is no `strftime_now`, because the bytes of a corpu
 not depend on the day. Templates that look for it first take their own date.
 
 A template may mark what the assistant says with `{% generation %}`. Otherwise the
-template renders the chat up to each message of the assistant, without it (with the
-prompt for an answer) and with it. The message is the difference. This works only if
-each of these texts is the beginning of the whole chat. If the last message is the
-assistant's, the end of the document counts as the assistant's too: the template may
+template renders the chat twice for each message of the assistant: up to the message
+(with the prompt for an answer), and with it. The message is the difference. This works
+only if each of these texts is the beginning of the whole chat. If the last message is
+the assistant's, the end of the document counts as the assistant's too: the template may
 have no token that ends a turn, and the model must learn to stop.
 
 A content is a text, or a list of parts, and a template may accept one of the two or
@@ -562,13 +562,13 @@ def _problem_of_content(content: object) -> str:
             f"has as content {name_of(content)}; a content is a text, or a list of "
             "parts of type text"
         )
-    problems = map(_problem_of, cast("list[object]", content))
-    found = ((number, problem) for number, problem in enumerate(problems) if problem)
-    for number, problem in found:
-        return (
-            f"has a content whose part {number} {problem}; a part is an object with "
-            "type text and a text, so leave the chat out"
-        )
+    for number, part in enumerate(cast("list[object]", content)):
+        problem = _problem_of(part)
+        if problem:
+            return (
+                f"has a content whose part {number} {problem}; a part is an object "
+                "with type text and a text, so leave the chat out"
+            )
     return ""
 
 
