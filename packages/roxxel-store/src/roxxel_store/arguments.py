@@ -52,8 +52,8 @@ def as_integer(
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known word most like `word`; or nothing.
 
-    The only known word that adds or drops parts between dashes is more like it than one
-    whose letters are similar.
+    A known word with more or fewer parts between dashes, such as `--document-id` for
+    `--id`, comes before one of similar letters. Of several such words, none is named.
 
     Example:
         >>> nearest("sead", ["seed", "steps"])

@@ -40,7 +40,9 @@ EXPECTED = (
     RuntimeError,
     MemoryError,
 )
-"""Errors that are meant for users of the commands on corpora."""
+"""Errors that the commands on corpora tell their user in a sentence. Any other error is
+a bug, and keeps its traceback.
+"""
 
 # An argument `exist=` in a message, but not that of `write_column`: the command has no
 # option for columns.
@@ -325,10 +327,10 @@ class CommandParser(argparse.ArgumentParser):
     def _later_words(
         self, found: argparse.Namespace, words: Sequence[str]
     ) -> Sequence[str]:
-        """Add the words after an option to a last argument that takes any number.
+        """Give the words that argparse left over to the last argument, as in `a -x b`.
 
-        argparse ends such an argument at the first option if another precedes it. The
-        words that remain are an error.
+        argparse ends an argument of any number of words at the first option, if another
+        argument stands before it. Returns the words that are an error.
         """
         last = self._get_positional_actions()[-1:]
         before_end = itertools.takewhile(lambda word: word != "--", words)
@@ -620,6 +622,7 @@ def _is_unread() -> bool:
 
 
 def _say(prog: str, sentence: str, code: int) -> int:
+    """Print how a command ended, flush both streams, and return its exit code."""
     line = f"{prog}: {sentence}\n" if sentence else ""
     for stream, text, write in ((sys.stderr, line, note), (sys.stdout, "", say)):
         try:

@@ -216,7 +216,7 @@ def plain_row(row: Mapping[Any, Any], *, for_json: bool = False) -> dict[str, An
 def _last_line(path: Path, stop: int | None = None) -> bytes:
     """Return the last line of a file, whole or torn; nothing for a pipe or a device.
 
-    With `stop`, the file ends for this function after so many bytes.
+    With `stop`, return the last line of its first `stop` bytes.
     """
     for tail, is_whole in tails(path, stop) if path.is_file() else ():
         before, newline, _ = tail[:-1].rpartition(b"\n")
@@ -228,7 +228,7 @@ def _last_line(path: Path, stop: int | None = None) -> bytes:
 def tails(path: Path, stop: int | None = None) -> Iterator[tuple[bytes, bool]]:
     """Yield the end of a file, four times longer each time, at last all of it.
 
-    With `stop`, these are the ends of its first bytes, so many.
+    With `stop`, yield the ends of its first `stop` bytes.
     """
     with path.open("rb") as file:
         size, num_bytes = file.seek(0, os.SEEK_END), _TAIL_BYTES
