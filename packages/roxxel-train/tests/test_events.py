@@ -229,13 +229,15 @@ def test_error_that_ends_a_run_is_a_line_with_what_is_saved(tmp_path: Path) -> N
     assert " ERROR the run ended with an error\nTraceback" in text
 
 
+@pytest.mark.parametrize(
+    "error",
+    [CheckpointBucketError("s3://data: no answer"), OSError(5, "a server is gone")],
+)
 def test_checkpoints_that_cannot_be_read_at_the_end_hide_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
 ) -> None:
-    """As those in a bucket that gives no answer."""
-
     def unreadable(_: Checkpointer) -> list[int]:
-        raise CheckpointBucketError("s3://data: no answer")
+        raise error
 
     def fails(_: ModelState) -> None:
         monkeypatch.setattr(Checkpointer, "steps", unreadable)

@@ -347,7 +347,7 @@ def what_is_saved(checkpointer: Checkpointer | None) -> str:
     """Return which step is saved, to end a sentence."""
     try:
         latest = None if checkpointer is None else checkpointer.latest_step
-    except CheckpointError:  # a failing bucket must not replace the error of the run
+    except (CheckpointError, OSError):  # must not replace the error of the run
         return "which step is saved cannot be read now"
     return "nothing is saved" if latest is None else f"step {latest} is saved"
 
