@@ -43,11 +43,12 @@ JOBS = {
     ),
     "ckpt ls": "from roxxel_ckpt.cli import main\nmain(['ls', {run!r}])",
     "resume": (
-        "from roxxel_train import Logger, RunFolder\n"
+        "from roxxel_train import Logger\n"
         "with Logger({run!r}, terminal=False) as log:\n"
-        "    log.start({{'step': {step}}}, log.position())\n"
+        "    past = log.position()\n"
+        "    log.start({{'step': {step}}}, past)\n"
         "    log.flush()\n"
-        "    assert RunFolder({run!r}).starts()[-1].is_linked"
+        "    assert log.holds(past)"
     ),
 }
 

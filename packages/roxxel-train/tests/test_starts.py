@@ -70,7 +70,6 @@ def test_the_result_is_that_of_an_unbroken_run(
     assert num_damaged == (made[-1][-1] == "torn")
     assert [(x["step"], x["number"]) for x in newest.values()] == expected[-1:]
     assert len(run.starts()) == len(made)
-    assert all(start.is_linked for start in run.starts())
 
 
 def test_a_row_without_a_start_before_it_counts(tmp_path: Path) -> None:
@@ -109,18 +108,19 @@ def test_a_start_whose_row_is_gone_goes_on_after_its_step(tmp_path: Path) -> Non
 
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert rows[-1]["again"]
-    assert [start.is_linked for start in run.starts()] == [True, False]
 
 
-def test_a_start_is_not_linked_to_a_row_that_was_changed(tmp_path: Path) -> None:
+def test_a_start_does_not_go_on_after_a_row_that_was_changed(tmp_path: Path) -> None:
+    """It goes on after the last row of its step, as without the changed row."""
     saved, changed = (line("train", 1, loss=loss) for loss in (2.5, 1.5))
-    rows = line("start", 0), changed, line("train", 2)
+    rows = line("start", 0), changed, line("eval", 1), line("train", 2)
     place = len(rows[0] + changed)
     start = line("start", 1, after=zlib.crc32(saved), at=place)
 
     run = write(tmp_path, *rows, start, line("train", 2, again=True))
 
-    assert [start.is_linked for start in run.starts()] == [True, False]
+    found = [(row["kind"], row["step"]) for row in run.rows()[0]]
+    assert found == [("train", 1), ("eval", 1), ("train", 2)]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,6 @@ class RunStart:
             rows; else 0.
         is_part: Whether the result has rows of this start, or of starts that follow
             from it.
-        is_linked: Whether the log has the row after which this start continues.
 
     Example:
         >>> RunStart({}, began=8.0, ready=9.0, step=40, ended=99.0).ready
@@ -73,7 +72,6 @@ class RunStart:
     ending: Mapping[str, Any] = field(default_factory=dict[str, Any])
     given_up_until: float = 0.0
     is_part: bool = True
-    is_linked: bool = True
 
     @property
     def is_idle(self) -> bool:
@@ -200,7 +198,7 @@ class _Log:
         for start in self._starts:
             start.is_part = False
         while stop:
-            # The segment of line `stop - 1`; the lines before the first start have -1.
+            # The start whose rows line `stop - 1` is among; -1 before the first.
             index = int(np.searchsorted(self._firsts, stop, "left")) - 1
             first = self._firsts[index] if index >= 0 else 0
             kept.append((int(ends[first - 1]) if first else 0, int(ends[stop - 1])))
@@ -210,7 +208,6 @@ class _Log:
             start.is_part = True
             stop = after[index]
             if stop < 0:
-                start.is_linked = False
                 stop = _up_to(file, ends[:first], start.step)
         self._note_given_up(kept, ends)
         kept.reverse()
