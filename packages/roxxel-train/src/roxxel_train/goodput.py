@@ -170,7 +170,8 @@ def step_seconds(
     spent = np.maximum(np.diff(steps), 1) * step_s
     for start in starts:
         # The first row of a start has the mean time of the steps since the start. The
-        # steps from the row before it took what those before them did, as `unlogged`.
+        # steps from the row before it took what those before them did, as `_of_start`
+        # counts its `unlogged` steps.
         row = int(np.searchsorted(train.steps, start.step))
         if not start.is_part or row == len(train):
             continue

@@ -190,7 +190,8 @@ class LogFiles:
 def append_once(folder: Path, level: str, message: str) -> None:
     """Append a line to the existing `system.log` of a folder, unless it has the line.
 
-    The process that writes the file may be stopped, and continue later.
+    For a process that does not write the file. The one that does may only be stopped,
+    and write on, so nothing is cut or replaced.
     """
     path = folder / SYSTEM_LOG
     if not path.is_file():

@@ -378,7 +378,7 @@ class Logger:
                 "this Logger is not open, so nothing would be written; "
                 "use it inside `with Logger(...) as log:`"
             )
-        return self._is_open
+        return self._is_open  # False on all processes but the first
 
 
 class _Sink:

@@ -45,7 +45,7 @@ class Past:
         name: What error messages call the run.
         step: Updates done.
         extra: What the checkpoint holds beside the arrays. Without a checkpoint, the
-            data state and the held-out sets with which the run began; empty if new.
+            data state and the held-out sets with which the run began, None if new.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
     """

@@ -147,7 +147,7 @@ class Session:
                 compiler = stack.enter_context(compiling_thread(log.info))
                 if state.checkpointer is not None:
                     stack.callback(state.checkpointer.close)
-                    state.checkpointer.check_shared(begins=not state.has_begun)
+                    state.checkpointer.check_shared(begins=not state.run_lock_begins)
                 self.trace = Trace(self.traced, state.path, log.info)
                 stack.callback(self.trace.close)
                 with self.processes.paused("restore"):

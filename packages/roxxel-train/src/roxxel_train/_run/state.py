@@ -61,6 +61,8 @@ class RunState:
         past_fields: Fields of a batch when the restored checkpoint was saved; None if
             unknown.
         past_rate: `next_rate` when the restored checkpoint was saved; None if unknown.
+        past_plan: The steps and the lengths that were planned when the restored
+            checkpoint was saved; None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
@@ -167,11 +169,11 @@ class RunState:
         return self._saved_step < self.step == self.first_step
 
     @property
-    def has_begun(self) -> bool:
-        """Whether `run_lock` becomes the writer of the checkpoints, too.
+    def run_lock_begins(self) -> bool:
+        """Whether `run_lock` also becomes the writer of the checkpoints.
 
-        If another program begins after that, its log is not here. To begin once more
-        would replace its log by this one.
+        Then do not take over again later: a program that has taken over meanwhile would
+        lose its log, because `run_lock` had fetched the one before.
         """
         if self.folder is None or self.checkpointer is None:
             return False
@@ -266,6 +268,7 @@ class RunState:
                 self.past_fields = extra.get("fields")
                 self.past_plan = extra.get("plan")
                 self._spoilt = None
+            # Without a checkpoint, a run begins with the arrays that the model has.
             elif done > self.first_step:
                 self._spoilt = "stopped before its first checkpoint"
             else:

@@ -26,8 +26,8 @@ for news in one request, and all of them together publish at most `_SIGNS_PER_S`
 of life a second. `tests-integration/benchmarks/coordination.py` prints the cost.
 
 JAX's own heartbeat stays the backstop, with JAX's default of 100 s. It cannot replace
-the connections: after its timeout JAX aborts every process without a reason in the log,
-and a heartbeat that finds a dead process as early would cost more than all of this.
+the connections: after its timeout JAX aborts every process without a reason in the log.
+To find a dead process as early, it would have to beat so often that it costs more.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ def open_curriculum(
 ) -> Curriculum:
     """Open the corpora of a config and return its curriculum.
 
-    With `[proxy]`, this is the curriculum of the small run, and `opened` is ignored.
-    This function ignores a run in `save_path`. For the batches of such a run, use
-    `open_sampler`.
+    With `[proxy]`, this is the curriculum of the small run, whose parts follow from the
+    whole corpora, so they are opened whatever is `opened`. A run in `save_path` changes
+    nothing here: for its batches, use `open_sampler`.
 
     Args:
         config: The config.

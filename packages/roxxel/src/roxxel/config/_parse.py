@@ -221,7 +221,7 @@ def _changed_config(
 def _attempt(
     table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
 ) -> tuple[RunConfig | None, Exception | None]:
-    """Return the config of a table with changes, or its error."""
+    """Return the config of a table with changes, or the error that it causes."""
     try:
         edited = copy.deepcopy(dict(table))
         change_all(edited, changes)

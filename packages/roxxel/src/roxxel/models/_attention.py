@@ -209,8 +209,8 @@ def _in_blocks(
     # The backward pass gathers again, so each device keeps its own columns alone.
     @jax.checkpoint
     def of_head(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        queries, *own = head
-        gathered: list[Any] = [_gathered(columns, x) for x in own]
+        queries, *pair = head
+        gathered: list[Any] = [_gathered(columns, x) for x in pair]
         keys, values = gathered
 
         @jax.checkpoint
@@ -224,8 +224,8 @@ def _in_blocks(
             )
             sees = (at[..., None] >= jnp.arange(length))[None]
             if segments is not None:
-                own = segments[:, at]
-                sees &= own[..., None] == segments[:, None, None]
+                of_query = segments[:, at]
+                sees &= of_query[..., None] == segments[:, None, None]
             scores = scores / math.sqrt(channels)
             scores = jnp.where(sees[:, :, None, None], scores, -jnp.inf)
             shares = jax.nn.softmax(scores).astype(values.dtype)

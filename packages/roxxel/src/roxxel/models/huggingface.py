@@ -434,7 +434,7 @@ def _files_of_arrays(folder: Path) -> dict[str, Path]:
     safetensors = _library("reading weights", "safetensors")
     files: dict[str, Path] = {}
     for path in map(Path, sorted(matches_in(folder, "*.safetensors"))):
-        os.close(open_file(path))  # Says what the library does not: Git LFS.
+        os.close(open_file(path))  # Its error names a pointer of Git LFS.
         try:
             with safetensors.safe_open(path, framework="numpy") as tensors:
                 names: list[str] = list(tensors.keys())

@@ -131,7 +131,7 @@ def compare_checkpoints(
     """Compare a checkpoint of two runs; also return how many leaves are equal.
 
     Leaves are compared bit by bit. Values saved with them are compared too, except the
-    run's id and the place in its log.
+    run's id, its plan and the place in its log.
     """
     leaves, equal = different_leaves(*(f"{x}/checkpoints@{step}" for x in (a, b)))
     beside = [_beside(each, step) for each in (a, b)]

@@ -166,6 +166,7 @@ def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> Ru
     logged = [each.files.saves() for each in (one, other)]
     both = {x for x in logged[0].keys() & logged[1].keys() if 0 < x <= num_steps}
     saves, equal = compare_saves(*({x: each[x] for x in both} for each in logged))
+    # After the first that differs, an equal save is no longer shared history.
     equal = [step for step in equal if not saves or step <= saves[0].step]
     shared = [
         *([] if common is None else [common[1]]),

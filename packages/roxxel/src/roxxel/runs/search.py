@@ -69,7 +69,7 @@ def search(
 ) -> Iterator[Found]:
     """Yield the occurrences of a text or of token ids, in order, some at a time.
 
-    Occurrences may overlap. Those of a text lie in one document each.
+    Occurrences may overlap. An occurrence of a text never crosses documents.
 
     Args:
         corpus: The corpus, which is read once.

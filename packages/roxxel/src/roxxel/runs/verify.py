@@ -192,8 +192,8 @@ def check_verify(
         say: As for `verify`; also gets what differs in machine and software.
 
     Returns:
-        What `verify` returns now, and the facts of the receipt that are not confirmed.
-        If there is anything, what differs in machine and software comes first.
+        What `verify` returns now, and the facts of the receipt that are not confirmed,
+        after those by which machine and software differ.
 
     Raises:
         RunFolderError: The file is not a receipt of `verify`, its run is not next to it
