@@ -196,12 +196,27 @@ def test_a_part_lacks_a_mask_where_its_source_does(tmp_path: Path) -> None:
 def test_a_column_of_a_part_has_the_items_of_its_tokens(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path)
     corpus.write([range(1, 2000)], dtype="uint16")
+    # Token n is n + 1, and its item is n % 11.
     corpus.write_column("loss_mask", np.arange(1999) % 11, dtype="uint8")
-    part = Curriculum(corpus, [Phase(40, 2, 17)]).proxy(scale=1 / 2).curriculum
-    reader = part.primary_streamer
+    small = Curriculum(corpus, [Phase(40, 2, 17)]).proxy(scale=1 / 2).curriculum
+    reader = small.primary_streamer
     starts = np.arange(reader.num_tokens - 300)  # many windows cross a span
+    sampler = small.sampler(0, fields=["tokens", "loss_mask"])
 
     found = reader.column("loss_mask").read(starts, 300)
 
-    # Token n of the corpus is n + 1, and its item is n % 11.
     assert np.array_equal(found, (reader.read(starts, 300) - 1) % 11)
+    for step in range(sampler.total_steps):
+        sampler.will_need(step)
+        batch = sampler.batch(step)
+        expected = (batch["tokens"] - 1) % 11 > 0
+        assert np.array_equal(batch["loss_mask"], expected)
+
+
+def test_a_proxy_says_that_it_trains_what_its_run_skips() -> None:
+    big = Curriculum(PositionReader(64_000), [Phase(100, 8, 32)], skips=[(7, 20)])
+
+    proxy = big.proxy(scale=1 / 4)
+
+    assert any("20 steps" in note for note in proxy.notes)
+    assert proxy.plan.total_steps == (100 + 20) / 4
