@@ -207,6 +207,17 @@ def test_a_write_that_fails_leaves_no_tokenizer(folder: Path) -> None:
     assert len([*folder.glob("c.*tokenizer*")]) == 1
 
 
+def test_cleaning_keeps_the_tokenizer_of_a_file_that_is_damaged(folder: Path) -> None:
+    corpus = Roxxel("c.rox")
+    corpus.write(TEXTS, tokenizer="tok")
+    [kept] = folder.glob("c.rox.tokenizer.*")
+    shard = folder / "c.rox"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+    assert corpus.leftovers() == corpus.remove_leftovers() == []
+    assert kept.exists()
+
+
 def test_corpora_of_like_names_keep_their_own_tokenizers(folder: Path) -> None:
     del folder
     names = ["c.*.rox", "c.rox", "c*.rox", "c_*.rox", "c.rox.*.rox", "c.*.b.rox"]
