@@ -465,6 +465,18 @@ def test_stop_saves_and_run_returns_what_happened(
     assert (again.start_step, again.complete, again.stop_reason) == (step, True, None)
 
 
+def test_stop_in_the_last_step_ends_a_complete_run(tmp_path: Path) -> None:
+    def stop(state: ModelState) -> None:
+        if int(state.step[...]) == 10:
+            one.stop()
+
+    one = trainer(tmp_path, eval_fn=stop, eval_every=5)
+
+    assert one.run().complete
+    run = RunFolder(tmp_path / "run")
+    assert (run.status, run.ending["status"]) == ("complete", "complete")
+
+
 def test_a_run_in_a_thread_says_that_signals_are_not_its_own(tmp_path: Path) -> None:
     one = trainer(tmp_path)
     with ThreadPoolExecutor(1) as pool:

@@ -154,16 +154,12 @@ def end_row(
     error: BaseException | None,
     spent: Goodput | None,
     *,
-    is_stopped: bool = False,
+    is_complete: bool,
 ) -> dict[str, Any]:
-    """Return the row of an ending; see `roxxel_train.starts`.
-
-    `is_stopped` says that `Trainer.stop` ended the run, which is no error.
-    """
-    status = "complete" if error is None else "ended with an error"
-    if is_stopped or isinstance(error, Preempted):
-        is_complete = isinstance(error, Preempted) and error.complete
-        status = "complete" if is_complete else "stopped"
+    """Return the row of an ending; see `roxxel_train.starts`."""
+    status = "complete" if is_complete else "stopped"
+    if error is not None and not isinstance(error, Preempted):
+        status = "ended with an error"
     row: dict[str, Any] = {"step": step, "time": _now(), "status": status}
     if error is not None:
         row["error"] = type(error).__name__

@@ -38,7 +38,7 @@ from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -298,6 +298,12 @@ class Session:
         return self.state.sampler.total_steps
 
     @property
+    def _is_complete(self) -> bool:
+        """Whether nothing of the run is left to do."""
+        state = self.state
+        return state.step == self._total_steps and not state.is_evaluation_due
+
+    @property
     def _last_step(self) -> int:
         """The step after which this call ends, at least the step at which it starts."""
         return max(self.state.step, min(self._until, self._total_steps))
@@ -380,8 +386,7 @@ class Session:
             text = events.failed_log(step, request.reason, is_saved)
             raise LogWriteError(text) from self.log.failure
         name = "a signal" if request is None else request.reason
-        is_complete = step == self._total_steps and not self.state.is_evaluation_due
-        raise Preempted(step, name, saved=is_saved, complete=is_complete)
+        raise Preempted(step, name, saved=is_saved, complete=self._is_complete)
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:
@@ -508,7 +513,7 @@ class Session:
         state, total = self.state, self.state.sampler.total_steps
         if self._start is None or (error is None and self._start == total):
             if error is not None:
-                self._log_end(events.end_row(state.step, error, None))
+                self._log_end(error, None)
             return
         saved = events.what_is_saved(state.checkpointer)
         spent = None
@@ -516,17 +521,17 @@ class Session:
             spent = self._spent(state.path)
         if spent is not None:
             self.log.info(events.spent(spent))
-        is_stopped = self._stop_reason is not None
-        self._log_end(events.end_row(state.step, error, spent, is_stopped=is_stopped))
+        self._log_end(error, spent)
         if self._stop_reason is None:
             line = events.ending(error, self._plan, saved)
         else:
             line = events.stopped(state.step, self._stop_reason, saved)
         self.log.info(line)
 
-    def _log_end(self, row: Mapping[str, Any]) -> None:
+    def _log_end(self, error: BaseException | None, spent: Goodput | None) -> None:
+        step, is_complete = self.state.step, self._is_complete
         for log in self._logs:
-            log.end(row)
+            log.end(events.end_row(step, error, spent, is_complete=is_complete))
 
     def _spent(self, folder: Path) -> Goodput | None:
         """Return where the time of all starts went, if the log is on the disk."""
