@@ -117,6 +117,19 @@ def test_a_part_of_the_run_can_be_chosen(
     assert capsys.readouterr().out.startswith("20 steps: ")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [["--receipt", "r.json"], ["--processes", "2"], ["--devices-per-process", "2"]],
+)
+def test_options_of_a_training_are_refused(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["verify", "run", "--data", *more])
+
+    assert more[0] in capsys.readouterr().err
+
+
 def test_a_flipped_token_names_the_steps(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

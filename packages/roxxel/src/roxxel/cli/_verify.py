@@ -74,7 +74,9 @@ def verify(
     given = {"--steps": steps, "--sample": sample, "--receipt": receipt}
     check_alone(check, run, given | {"--data": data})
     if data:
-        check_one({"--receipt": receipt, "--data": data})
+        several = launch.starts_several or None
+        starting = "--processes or --devices-per-process"
+        check_one({"--data": data, "--receipt": receipt, starting: several})
         audit(str(run), source, steps, sample, is_json=json_)
         return
     if launch.starts_several:
