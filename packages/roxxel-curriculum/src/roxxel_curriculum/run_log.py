@@ -277,20 +277,21 @@ def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
 
 
 def _check_own(path: Path, sampler: Sampler, checkpoints: str | None) -> None:
-    """Raise an error if a log has rows of another run than one that begins anew.
+    """Check that a run that begins at step 0 may continue a log: its rows are its own.
 
-    A run that was killed before its first checkpoint goes on at step 0 too.
+    A run that was killed before its first checkpoint begins at step 0 again. A log
+    without rows of training is free.
     """
-    start, trained = dict[str, Any](), dict[str, Any]()
+    start, newest = dict[str, Any](), dict[str, Any]()
     for line in _lines(path):
         if line.startswith(_HEAD_OF_START):
             start = find_object(line) or {}
         elif line.startswith(b'{"kind": "train"'):
-            trained = start
-    if not trained:
+            newest = start  # the newest start with rows of training
+    if not newest:
         return
-    sampler.check(state_before(trained["data"]["state"], 0))
-    if (saved := trained.get("checkpoints")) != checkpoints:
+    sampler.check(state_before(newest["data"]["state"], 0))
+    if (saved := newest.get("checkpoints")) != checkpoints:
         raise FileExistsError(
             f"{path}: holds the log of a run that keeps its checkpoints in {saved}, "
             f"and this run begins anew, with {checkpoints}; record it in another folder"

@@ -84,7 +84,10 @@ def state_of(
 
 
 def _part_of(part: Part) -> dict[str, Any]:
-    """Return what a state says of a part, besides its number of spans and its name."""
+    """Return what a state says of a part.
+
+    Its `count` and `name` are not repeated: a source's `spans` and order name say them.
+    """
     return {
         "fingerprint": part.fingerprint,
         "spans": part.spans,

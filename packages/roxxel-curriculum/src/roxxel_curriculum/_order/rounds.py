@@ -136,7 +136,10 @@ class SampleStream:
                     return
 
     def after(self, given: int) -> tuple[int, int]:
-        """Return the epoch of sample `given - 1`, and the depth after its round."""
+        """Return the epoch of sample `given - 1`, and the depth after its round.
+
+        If `given` is 0, these are the epoch and the depth of the stream itself.
+        """
         last = next(self.rounds(given - 1, 1))
         stride = self.spans.stride(self.seq_len)
         return last.epoch, last.depth + last.per_span * stride

@@ -131,9 +131,9 @@ class Plan(PlanFigures):
         seeds = self.seed, other.seed
         found = [*changes(self._solution, other._solution, seeds)]
         return PlanDiff(
-            min((x.step for x in found if x.step is not None), default=None),
-            (*(x.text for x in found), *_changed_figures(self, other)),
-            tuple(x.text for x in found if x.step is not None),
+            step=min((x.step for x in found if x.step is not None), default=None),
+            changes=(*(x.text for x in found), *_changed_figures(self, other)),
+            causes=tuple(x.text for x in found if x.step is not None),
         )
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:

@@ -180,8 +180,9 @@ class Solver:
             left[name] = None
             if epochs is not None:
                 left[name] = max(0, stream.samples_until(epochs) - before)
-        # Samples after which no leg is needed any more, those of skipped steps
-        # included; None if the sources decide how long the phase is.
+        # Samples after which no leg is needed; None if the sources decide how long the
+        # phase is. All later skips count, those of later phases too: `solve` drops the
+        # legs that begin after the phase's last sample.
         needed = None
         if phase.declared_steps is not None:
             skips = self._declaration.skips
