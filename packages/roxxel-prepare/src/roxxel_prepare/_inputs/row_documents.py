@@ -199,8 +199,8 @@ def _json_value(where: str, line: bytes) -> Any:
         with suppress(Exception):
             return decode(line)
     try:
-        # Given bytes, `json` would guess UTF-16, and accept surrogates. A line's end
-        # in a string that does not end would be named as the fault.
+        # Given bytes, `json` would guess UTF-16, and accept surrogates. If a string is
+        # not closed, `json` would blame the line's end in it.
         return json.loads(line.rstrip(b"\r\n").decode())
     except UnicodeDecodeError as error:
         raise not_utf8(where, error) from error

@@ -336,7 +336,8 @@ class _Preparation:
         write.begin()
         write.decide(self._documents)
         rows = [unit.row() for unit in units]
-        facts: list[Any] = [[row[1:] for row in rows]]
+        # Where the inputs lie changes no shard, unless documents record their paths.
+        facts: list[Any] = [[divided for _text, *divided in rows]]
         if write.recipe.fields.path:
             folder = self._inputs.folder
             facts.append([path.removeprefix(folder) for path in self._inputs.paths])

@@ -79,12 +79,15 @@ class Grams:
     num_short: int
     _whole: _Table
     _prefixes: _Table
+    """The first words of texts that have fewer words: only where one of these stands,
+    `find` looks for the whole text. Its texts are not used.
+    """
     _short: dict[int, _Table]
     """The texts with fewer words, by their number of words."""
 
     @staticmethod
     def of(texts: Sequence[_Hashes], ngram: int) -> Grams:
-        """Return the n-grams of texts, each given as the numbers of its words."""
+        """Return the n-grams of texts, each given as the hashes of its words."""
         least = min(LEAST_WORDS, ngram)
         grams: list[_Hashes] = []
         owners: list[_Places] = []
@@ -103,9 +106,9 @@ class Grams:
                 owners.append(of_text)
                 continue
             prefixes.append(_grams(words, least)[:1])
-            keys, numbers = short.setdefault(size, ([], []))
-            keys.append(found)
-            numbers.append(of_text)
+            short_grams, short_owners = short.setdefault(size, ([], []))
+            short_grams.append(found)
+            short_owners.append(of_text)
         return Grams(
             ngram,
             num_short,
@@ -120,7 +123,7 @@ class Grams:
         """Return where n-grams stand among words, in no order.
 
         Args:
-            words: The numbers of the words.
+            words: The hashes of the words.
             documents: The document of each word, rising.
 
         Returns:

@@ -153,13 +153,18 @@ class Searcher:
     def _in_pieces(
         self, pieces: Pieces, ids: _Rows, starts: _Rows, stops: _Rows
     ) -> _Rows:
-        each = pieces.of(ids, starts, stops)
-        for start in starts.tolist():
-            each[start] = b"\n" + each[start]  # No word goes on in the next document.
-        words = words_of(_joined(each))
-        ends = np.fromiter(map(len, each), np.int64, len(each)).cumsum()
-        begins = np.append(0, ends)[starts]
-        documents = begins.searchsorted(words.starts, "right")
+        """Search the text of all documents at once, then find the tokens of each hit.
+
+        Words are counted in bytes of this text, so `ends` has the byte at which each
+        token ends.
+        """
+        token_bytes = pieces.of(ids, starts, stops)
+        for start in starts.tolist():  # No word goes on in the next document.
+            token_bytes[start] = b"\n" + token_bytes[start]
+        words = words_of(_joined(token_bytes))
+        ends = np.fromiter(map(len, token_bytes), np.int64, ids.size).cumsum()
+        document_starts = np.append(0, ends)[starts]
+        documents = document_starts.searchsorted(words.starts, "right")
         first, last, texts = self.grams.find(words.hashes, documents)
         hits = [
             ends.searchsorted(words.starts[first], "right"),

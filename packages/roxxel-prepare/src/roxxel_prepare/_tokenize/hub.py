@@ -75,7 +75,8 @@ def _why_unreachable(name: str, file: str) -> str | None:
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
     """Hide the log lines about each attempt: the error says that all failed."""
-    importlib.import_module("huggingface_hub.file_download")  # Sets the level.
+    # Its import sets the level, so it comes first.
+    importlib.import_module("huggingface_hub.file_download")
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
