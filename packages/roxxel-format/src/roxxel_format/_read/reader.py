@@ -156,6 +156,7 @@ class CorpusReader:
         length = out.shape[1]
         if self.contents.files.is_remote:
             self._request(starts, length, is_urgent=True)
+        # Its ends tell enough of a large read: if they are in memory, so is most of it.
         elif len(starts) * length >= _LARGE_READ and self._is_cold(
             [starts[0], starts[-1] + length - 1]
         ):

@@ -322,7 +322,7 @@ class ShardMap:
         start, stop = self.layout.tokens_of_block(block)
         try:
             ends = self.document_ends
-        except ShardError:
+        except ShardError:  # The index of documents is damaged too.
             return ""
         first = int(np.searchsorted(ends, start, "right"))
         last = int(np.searchsorted(ends, stop - 1, "right"))

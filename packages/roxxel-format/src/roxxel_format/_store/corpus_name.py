@@ -193,6 +193,7 @@ def corpus_name(filepath: str) -> CorpusName:
     """
     path = Path(filepath)
     if is_pattern(filepath):
+        # `wiki_[0-9]*.rox` names the shards of `wiki_*.rox`.
         match = _PATTERN.fullmatch(path.name.replace("[0-9]*", "*"))
         if is_pattern(str(path.parent)) or match is None:
             raise ValueError(

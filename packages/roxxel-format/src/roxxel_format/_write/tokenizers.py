@@ -253,6 +253,7 @@ class Tokenizer:
         ids = encoded_ids(self.encode("")).tolist()
         if not ids or ids[-1] not in self.special_ids.values():
             return None
+        # With an empty text alone, the last token may be one that stands before texts.
         found = next(self._some_encoded(), None)
         return ids[-1] if found is not None and found[1][-1:] == ids[-1:] else None
 
@@ -357,7 +358,11 @@ def _saved_files(tokenizer: Any) -> dict[str, str]:
 def _named(
     name: str | os.PathLike[str], backend: str
 ) -> tuple[Any, str, str | None, str | None, str, str, Mapping[str, str]]:
-    """Return the fields of a `NamedTokenizer`, also for the tokenizer of bytes."""
+    """Return the fields of a `NamedTokenizer`, also for the tokenizer of bytes.
+
+    They are the tokenizer, its name, end of text, encoder and note, what is switched
+    off, and the files beside it.
+    """
     if name == ByteTokenizer.name and not Path(name).exists():
         return ByteTokenizer(), ByteTokenizer.name, None, None, "", "", {}
     prepare = _of_prepare(f"tokenizer={os.fspath(name)!r}", "tokenizers")
