@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,6 +120,17 @@ def test_a_proxy_is_a_pure_function_of_curriculum_seed_and_scale() -> None:
 
     assert made(1) == made(1)
     assert made(1) != made(2)
+
+
+def test_a_pickled_proxy_continues_the_run_of_the_proxy() -> None:
+    run = Curriculum(PositionReader(100_000), [Phase(90, 4, 129)])
+    proxy = run.proxy(scale=0.5, seed=0).curriculum
+    state = proxy.sampler(seed=1).state(3)
+
+    copy = pickle.loads(pickle.dumps(proxy))  # noqa: S301 - our own
+
+    want, got = (each.sampler(state=state).batch(5) for each in (proxy, copy))
+    np.testing.assert_array_equal(got, want)
 
 
 def test_what_cannot_match_is_said_and_a_wrong_scale_refused() -> None:

@@ -38,7 +38,7 @@ from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import numpy.typing as npt
     from roxxel_format import TokenReader
@@ -148,8 +148,8 @@ class Curriculum:
             compare(self._vocabularies),
         )
         self._solution, self._refusal = _solved(self._declaration)
-        # Makes this proxy again, for the run of a state; None unless it is a proxy.
-        self._proxy_for: Callable[[Mapping[str, Any]], Curriculum] | None = None
+        # The curriculum of which this is a proxy, and the arguments of `proxy`.
+        self._proxy_of: tuple[Curriculum, dict[str, Any]] | None = None
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -348,12 +348,7 @@ class Curriculum:
         )
         phases = tuple(proxy_phases(declaration, whole, share))
         small: Curriculum = self._over(replace(declaration, phases=phases))
-
-        def proxy_for(state: Mapping[str, Any]) -> Curriculum:
-            then = self._over(as_made(self._declaration, state))
-            return then.proxy(scale=scale, tokens=tokens, seed=seed).curriculum
-
-        small._proxy_for = proxy_for
+        small._proxy_of = self, {"scale": scale, "tokens": tokens, "seed": seed}
         pairs = (
             epochs_at_ends(each.phases, self.source_names)
             for each in (whole, small._solution)
@@ -402,9 +397,11 @@ class Curriculum:
         A proxy is a function of its whole sources. So after one has grown, it is made
         again from the versions of which it was made for this run.
         """
-        if self._proxy_for is None:
+        if self._proxy_of is None:
             return self._declaration
-        made: Curriculum = self._proxy_for(state)
+        whole: Curriculum = self._proxy_of[0]
+        then = whole._over(as_made(whole._declaration, state))
+        made: Curriculum = then.proxy(**self._proxy_of[1]).curriculum
         return made._declaration
 
     def _over(self, declaration: Declaration) -> Curriculum:
