@@ -69,14 +69,6 @@ def named_steps(text: str) -> list[Step]:
     raise holds_none(folder)
 
 
-def names_step(text: str) -> bool:
-    """Return whether a text names one step, and no folder of steps."""
-    if split_step(text)[1] is not None:
-        return True
-    folder = named_folder(text)
-    return not folder.steps() and step_at(folder) is not None
-
-
 def named_step(text: str) -> Step:
     """Return the step that a text names, or the newest of a folder or run."""
     return named_steps(text)[-1]

@@ -30,12 +30,10 @@ from roxxel_store.screen import aligned, say
 
 from roxxel_ckpt._integrity import find_missing
 from roxxel_ckpt._named_steps import (
-    holds_none,
     named_folder,
     named_for_deletion,
     named_step,
     named_steps,
-    names_step,
 )
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
@@ -53,6 +51,7 @@ from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointNotFoundError,
 )
+from roxxel_ckpt.locations import split_step
 from roxxel_ckpt.values import different_leaves, fault_of, sound
 
 if TYPE_CHECKING:
@@ -137,13 +136,12 @@ def ls(folder: Annotated[str, "FOLDER[@STEP]"] = ".", *, json_: bool = False) ->
         roxxel ckpt ls runs/first
         roxxel ckpt ls runs/first@1000
     """
-    if names_step(folder):
+    is_step = split_step(folder)[1] is not None
+    place = None if is_step else named_folder(folder)
+    found = {} if place is None else descriptions(place, [])
+    if place is None or not found:  # a step, or nothing, which is an error
         _show(named_step(folder), is_json=json_)
         return
-    place = named_folder(folder)
-    found = descriptions(place, [])
-    if not found:
-        raise holds_none(place)
     retention = Retention()
     best = retention.ranked(found)[:1]
     marks = {
@@ -449,9 +447,8 @@ def delete(steps: Sequence[Annotated[str, "FOLDER@STEP"]]) -> None:
     Example:
         roxxel ckpt delete runs/first@1000 runs/first@2000
     """
-    for name in steps:
-        named_for_deletion(name)  # A misspelt name is found before any is deleted.
-    for folder, step in map(named_for_deletion, steps):
+    # A misspelt name is found before any step is deleted.
+    for folder, step in [*map(named_for_deletion, dict.fromkeys(steps))]:
         with folder.saving():
             folder.delete(step)
         say(f"{folder}/{step}: is deleted")
