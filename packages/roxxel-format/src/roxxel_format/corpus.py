@@ -118,9 +118,7 @@ class Roxxel(TokenReader):
         Raises:
             ValueError: `check` is neither `"headers"` nor `"blocks"`.
         """
-        other = copy.copy(self)
-        other._check = _checked(check)  # noqa: SLF001 - a copy
-        return other
+        return self._copy(_check=_checked(check))
 
     def with_version(self, fingerprint: str) -> Self:
         """Return the same corpus at another version.
@@ -132,10 +130,8 @@ class Roxxel(TokenReader):
             ShardError: The corpus has no such version, or was replaced.
         """
         opened, pinned = self._opened, self._pinned
-        other = copy.copy(self)
-        other._version, other._pinned = fingerprint, None  # noqa: SLF001 - a copy
-        if pinned == fingerprint:
-            other._opened = opened  # noqa: SLF001 - a copy
+        same = opened if pinned == fingerprint else None
+        other = self._copy(_version=fingerprint, _pinned=None, _opened=same)
         other._open()  # noqa: SLF001 - a copy
         return other
 
@@ -848,6 +844,11 @@ class Roxxel(TokenReader):
             members, slots = cast("Any", state)
             return members | closed, slots
         return state | closed
+
+    def _copy(self, **changed: Any) -> Self:
+        other = copy.copy(self)
+        vars(other).update(changed)
+        return other
 
     def _open(self) -> CorpusReader:
         opened = self._opened
