@@ -39,10 +39,6 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
         TimeoutError: Another process did not arrive in time (the error names it), or
             this process arrived after the others had given up.
     """
-    _meet(name, timeout_s)
-
-
-def _meet(name: str, timeout_s: float) -> None:
     service = coordination_service()
     if service is None or service.process_count == 1:
         return
@@ -72,14 +68,13 @@ def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> N
 
     Processes with different settings would wait for each other forever, or crash in a
     collective. `what` says when the processes compare, such as `"start of the run"`;
-    the message of a TimeoutError contains it. `settings` has JSON values by name. Call
-    this function where the process ends if another one does.
+    the message of a TimeoutError contains it. `settings` has JSON values by name.
 
     Raises:
         SettingsDifferError: A setting differs; every process raises this error.
         TimeoutError: A process did not arrive in time.
     """
-    _meet(what, timeout_s)
+    barrier(what, timeout_s)
     texts = {
         name: json.dumps(value, sort_keys=True) for name, value in settings.items()
     }
