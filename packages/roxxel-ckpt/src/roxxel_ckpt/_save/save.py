@@ -296,7 +296,6 @@ class Save:
         ) from error
 
     def _ended(self) -> BaseException | None:
-        """Wait until the save has ended; return its error."""
         first_s = min(self._timeout_s, _TOLD_AFTER_S)
         with contextlib.suppress(TimeoutError):
             return self._done.exception(first_s)

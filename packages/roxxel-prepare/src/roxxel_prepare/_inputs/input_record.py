@@ -139,7 +139,6 @@ class Inputs:
         return f"made from other inputs ({what or 'the corpus does not record which'})"
 
     def _first_group(self, rows: list[list[Any]]) -> str | None:
-        """Describe the first group of files whose recorded row differs."""
         step = _rows_step(len(self.paths))
         mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
         for at, (new, old) in enumerate(zip(map(list, mine), rows, strict=False)):

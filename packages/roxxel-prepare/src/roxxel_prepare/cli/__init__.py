@@ -258,7 +258,6 @@ def _say_units(
     shards: Shards,
     unit_bytes: int,
 ) -> None:
-    """Print the units into which a write divides its inputs."""
     fields = Fields(
         documents.field or "",
         documents.prompt,

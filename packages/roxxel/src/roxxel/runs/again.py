@@ -126,7 +126,6 @@ def trained_again(
 
 
 def _data_state(run: Run, start: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the data state in the row of a start."""
     try:
         return start["data"]["state"]
     except (KeyError, TypeError) as error:
