@@ -546,6 +546,8 @@ def test_ray_writes_the_bytes_of_one_process_though_a_raylet_is_killed(
         os.kill(raylet_of(victim), signal.SIGKILL)
         output, _ = driver.communicate()
     cluster.remove_node(victim, allow_graceful=False)
+    # Ray counts a killed raylet for seconds more, and another test would find it.
+    cluster.wait_for_nodes(timeout=120)
 
     assert driver.returncode == 0, output
     assert content(tmp_path / "by_ray") == expected
