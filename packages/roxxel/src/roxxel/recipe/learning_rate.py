@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from roxxel_store.arguments import as_integer
-
-from roxxel.recipe._checks import check_choice, check_number
+from roxxel_store.declared import Rule, check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +19,12 @@ if TYPE_CHECKING:
 RECIPE = "roxxel.models:llama"
 """The model's function whose arguments declare a `LearningRate`."""
 
-SCHEDULES = ("cosine", "wsd", "linear", "constant", "inverse_sqrt")
-"""What a schedule does between the warm-up and the last steps of a run."""
+Schedule = Literal["cosine", "wsd", "linear", "constant", "inverse_sqrt"]
+"""What the rate does between the warm-up and the last steps of a run."""
+
+_Steps = Annotated[int, Rule(at_least=0)]
+_NotNegative = Annotated[float, Rule(at_least=0)]
+_Share = Annotated[float, Rule(at_least=0, at_most=1, must_be="a share from 0 to 1")]
 
 _TO_THE_END = {"cosine", "linear"}
 _WSD_DECAY = 0.2
@@ -41,7 +43,7 @@ class LearningRate:
 
     Attributes:
         total_steps: Step at which the rate is final. Later steps keep the final rate.
-        schedule: A name of `SCHEDULES`. `"cosine"` and `"linear"` fall from the warm-up
+        schedule: What the rate does. `"cosine"` and `"linear"` fall from the warm-up
             to the end. `"constant"` holds the peak, `"wsd"` (warm-up, stable, decay: Hu
             et al., MiniCPM, 2024) holds the peak and falls in the last steps, and
             `"inverse_sqrt"` falls with the square root of the step (Vaswani et al.,
@@ -60,19 +62,16 @@ class LearningRate:
             each other.
     """
 
-    total_steps: int
-    schedule: str = "cosine"
-    peak_rate: float = 6e-4
-    warmup: float | None = None
-    decay: float | None = None
-    decay_from: int | None = None
-    final_share: float = 0.1
+    total_steps: _Steps
+    schedule: Schedule = "cosine"
+    peak_rate: _NotNegative = 6e-4
+    warmup: _NotNegative | None = None
+    decay: _NotNegative | None = None
+    decay_from: _Steps | None = None
+    final_share: _Share = 0.1
 
     def __post_init__(self) -> None:
-        as_integer("total_steps", self.total_steps, 0)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_number("peak_rate", self.peak_rate)
-        check_number("final_share", self.final_share, most=1)
+        check(self)
         if self.decay is not None and self.decay_from is not None:
             raise ValueError(
                 f"decay={self.decay} and decay_from={self.decay_from} both say where "
@@ -117,7 +116,7 @@ class LearningRate:
     def decay_start(self) -> int | None:
         """Step at which the linear fall to the end begins, if there is one."""
         if self.decay_from is not None:
-            return as_integer("decay_from", self.decay_from, 0)
+            return self.decay_from
         decay = self.decay
         if decay is None and self.schedule == "wsd":
             decay = _WSD_DECAY
@@ -161,8 +160,8 @@ class LearningRate:
     def _steps(self, name: str, value: float) -> int:
         """Return a length in steps, given in steps or as a share of the run."""
         if not isinstance(value, float):
-            return as_integer(name, value, 0)
-        if not 0 <= value < 1:
+            return value
+        if value >= 1:
             raise ValueError(
                 f"{name} must be an integer of steps or a share of the run below 1, "
                 f"got {value}"

@@ -6,13 +6,13 @@ No module of `roxxel.models` can be imported without JAX. This module is outside
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from roxxel_store.arguments import as_integer
+from roxxel_store.declared import Amount, Count, Rule, check
 
-from roxxel.recipe._checks import check_choice, check_number
+from roxxel.recipe._checks import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,8 @@ Remat = Literal["none", "dots", "full"]
 Dtype = Literal["float32", "bfloat16"]
 QkNorm = Literal["none", "head", "whole"]
 NormPlacement = Literal["pre", "post"]
+TokenId = Annotated[int, Rule(at_least=0)]
+_TokenIds = Annotated[tuple[TokenId, ...], Rule(is_filled=True)]
 
 
 @dataclass(frozen=True)
@@ -46,21 +48,14 @@ class RopeScaling:
     """
 
     kind: Literal["linear", "llama3"]
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
+    factor: Annotated[float, Rule(at_least=1)]
+    low_freq_factor: Amount = 1.0
+    high_freq_factor: Amount = 4.0
+    original_context: Count = 8192
 
     def __post_init__(self) -> None:
-        if self.kind not in {"linear", "llama3"}:
-            raise ValueError(
-                f'kind of RopeScaling must be "linear" or "llama3", got {self.kind!r}'
-            )
-        check_number("factor of RopeScaling", self.factor, least=1)
-        for name in ("low_freq_factor", "high_freq_factor"):
-            check_number(f"{name} of RopeScaling", getattr(self, name))
-        as_integer("original_context of RopeScaling", self.original_context, 1)
-        if not 0 < self.low_freq_factor < self.high_freq_factor:
+        check(self)
+        if self.low_freq_factor >= self.high_freq_factor:
             raise ValueError(
                 "RopeScaling needs 0 < low_freq_factor < high_freq_factor, got "
                 f"{self.low_freq_factor} and {self.high_freq_factor}"
@@ -117,39 +112,39 @@ class LlamaConfig:
             tokenizer and are below `vocab_size`.
     """
 
-    vocab_size: int
-    width: int
-    hidden: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_width: int | None = None
-    context: int = 2048
-    rope_theta: float = 10_000.0
+    vocab_size: Count
+    width: Count
+    hidden: Count
+    num_layers: Count
+    num_heads: Count
+    num_kv_heads: Count
+    head_width: Count | None = None
+    context: Count = 2048
+    rope_theta: Amount = 10_000.0
     rope_scaling: RopeScaling | None = None
     qk_norm: QkNorm = "none"
     norm_placement: NormPlacement = "pre"
-    norm_epsilon: float = 1e-5
+    norm_epsilon: Amount = 1e-5
     tied: bool = True
-    init_std: float = 0.02
+    init_std: Annotated[float, Rule(at_least=0)] = 0.02
     dtype: Dtype = "bfloat16"
     attention: Attention = "xla"
     remat: Remat = "none"
     tensor_axis: str | None = None
     fsdp_axis: str | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | tuple[int, ...] | None = None
+    bos_token_id: TokenId | None = None
+    eos_token_id: TokenId | _TokenIds | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            *("vocab_size", "width", "hidden", "num_layers", "num_heads"),
-            *("num_kv_heads", "context"),
-        ):
-            as_integer(f"{name} of a model", getattr(self, name), 1)
-        ends = cast("Any", self.eos_token_id)
-        if isinstance(ends, list):  # Files of TOML and JSON have no tuples.
-            object.__setattr__(self, "eos_token_id", tuple(cast("list[Any]", ends)))
-        self._check_options()
+        check(self)
+        # Files of TOML and JSON have tables and lists.
+        scaling, ends = cast("Any", self.rope_scaling), cast("Any", self.eos_token_id)
+        if isinstance(scaling, Mapping):
+            scaling = RopeScaling(**cast("Mapping[str, Any]", scaling))
+            object.__setattr__(self, "rope_scaling", scaling)
+        if isinstance(ends, list):
+            object.__setattr__(self, "eos_token_id", tuple(cast("list[int]", ends)))
+        self._check_tokens()
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is not a multiple of "
@@ -166,60 +161,25 @@ class LlamaConfig:
                 f"a head has {self.channels} channels, and rotary positions need an "
                 "even number; change width, num_heads or head_width"
             )
-        choices = {
-            "dtype": Dtype,
-            "attention": Attention,
-            "remat": Remat,
-            "qk_norm": QkNorm,
-            "norm_placement": NormPlacement,
-        }
-        for name, kind in choices.items():
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(
-                    f"{name} of a model must be one of {', '.join(get_args(kind))}, "
-                    f"got {getattr(self, name)!r}"
-                )
         if self.attention == "cudnn" and self.dtype != "bfloat16":
             raise ValueError(
                 'attention="cudnn" needs dtype="bfloat16", got '
                 f'{self.dtype!r}; change the dtype, or use attention="xla"'
             )
 
-    def _check_options(self) -> None:
-        """Check each option by itself; `__post_init__` checks combinations."""
-        if self.head_width is not None:
-            as_integer("head_width of a model", self.head_width, 1)
-        if self.eos_token_id == ():
-            raise ValueError(
-                "eos_token_id of a model names no token; leave it out, or name one"
-            )
+    def _check_tokens(self) -> None:
         begin = () if self.bos_token_id is None else (self.bos_token_id,)
         for name, tokens in (
             ("bos_token_id", begin),
             ("eos_token_id", self.end_tokens),
         ):
             for each in tokens:
-                if as_integer(f"{name} of a model", each, 0) >= self.vocab_size:
+                if each >= self.vocab_size:
                     raise ValueError(
                         f"{name}={each} is no token of a model with vocab_size="
                         f"{self.vocab_size}; take it from the corpus, whose separator "
                         "`roxxel format info` prints"
                     )
-        for name in ("rope_theta", "norm_epsilon"):
-            check_number(f"{name} of a model", getattr(self, name), is_above=True)
-        check_number("init_std of a model", self.init_std)
-        kinds: dict[str, tuple[type, ...]] = {
-            "tied": (bool,),
-            "rope_scaling": (RopeScaling, NoneType),
-            "tensor_axis": (str, NoneType),
-            "fsdp_axis": (str, NoneType),
-        }
-        for name, accepted in kinds.items():
-            if not isinstance(getattr(self, name), accepted):
-                expected = " or ".join(_WORDS[kind] for kind in accepted)
-                raise TypeError(
-                    f"{name} of a model must be {expected}, got {getattr(self, name)!r}"
-                )
 
     @property
     def channels(self) -> int:
@@ -298,39 +258,20 @@ class LlamaConfig:
         return cls(**_changed(_OLMO_2_1B, changes))
 
 
-def llama_config(
-    preset: str = "small", rope_scaling: Any = None, **changes: Any
-) -> LlamaConfig:
+def llama_config(preset: str = "small", **changes: Any) -> LlamaConfig:
     """Return a preset with changed fields, as `[model_args]` declares them.
 
     Args:
         preset: A name of `PRESETS`.
-        rope_scaling: A mapping of the fields of `RopeScaling`, or as in `LlamaConfig`.
-            None keeps the preset's value.
-        **changes: Further fields of `LlamaConfig` that differ from the preset.
+        **changes: Fields of `LlamaConfig` that differ from the preset. `rope_scaling`
+            may be a mapping of the fields of `RopeScaling`.
 
     Raises:
         TypeError: A value has another type.
         ValueError: A name is unknown, or a value is out of range.
     """
     check_choice("preset", preset, PRESETS)
-    if isinstance(rope_scaling, dict):
-        rope_scaling = _rope_scaling(cast("dict[str, Any]", rope_scaling))
-    if rope_scaling is not None:
-        changes["rope_scaling"] = rope_scaling
     return PRESETS[preset](**changes)
-
-
-def _rope_scaling(given: dict[str, Any]) -> RopeScaling:
-    known = {field.name for field in fields(RopeScaling)}
-    if wrong := sorted(given.keys() - known):
-        raise ValueError(
-            f"rope_scaling has the key {wrong[0]!r}; its keys are "
-            f"{', '.join(sorted(known))}"
-        )
-    if missing := sorted({"kind", "factor"} - given.keys()):
-        raise ValueError(f"rope_scaling lacks {missing[0]!r}; write this key too")
-    return RopeScaling(**given)
 
 
 def _changed(preset: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -343,14 +284,6 @@ def _changed(preset: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         ids = {"bos_token_id", "eos_token_id"}
         preset = {name: value for name, value in preset.items() if name not in ids}
     return preset | changes
-
-
-_WORDS: dict[type, str] = {
-    bool: "true or false",
-    RopeScaling: "a RopeScaling",
-    str: "a name",
-    NoneType: "None",
-}
 
 
 def _sizes(
