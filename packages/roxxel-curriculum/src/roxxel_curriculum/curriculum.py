@@ -15,9 +15,8 @@ from roxxel_curriculum._arguments import (
     merged_skips,
 )
 from roxxel_curriculum._bind.held_out import notes_on_held_out
-from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._bind.past import as_made, as_read, resume
-from roxxel_curriculum._bind.sources import checked_sources, with_reader
+from roxxel_curriculum._bind.sources import checked_sources
 from roxxel_curriculum._bind.tokenizers import compare, vocabularies
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
@@ -325,26 +324,14 @@ class Curriculum:
         """
         whole, plan = self._bound(seed, None)[1], self.plan(seed)
         share = checked_scale(scale, tokens, plan.total_tokens)
-        parts = {
-            source.name: PartReader(
-                source.reader,
-                chosen_part(source, whole.spans[source.name], share, seed),
-            )
-            for source in self._declaration.sources
-        }
         declaration = replace(
             self._declaration,
             longest=whole.longest,
             sources=tuple(
-                with_reader(source, parts[source.name])
-                for source in self._declaration.sources
+                replace(each, part=chosen_part(whole.spans[each.name], share, seed))
+                for each in self._declaration.sources
             ),
             skips=(),
-            without={
-                name: of_part
-                for name, each in self._declaration.without.items()
-                if not (of_part := each.within(parts[name].within)).is_empty
-            },
         )
         phases = tuple(proxy_phases(declaration, whole, share))
         small: Curriculum = self._over(replace(declaration, phases=phases))

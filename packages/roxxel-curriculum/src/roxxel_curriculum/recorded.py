@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from roxxel_curriculum._bind.past import recorded, recorded_sources
-from roxxel_curriculum._bind.sources import reader_of
+from roxxel_curriculum._bind.past import recorded, recorded_versions
+from roxxel_curriculum._bind.sources import at_version
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum.sampler import Sampler
@@ -51,9 +51,7 @@ def recorded_plan(state: Mapping[str, Any]) -> Plan:
 def recorded_reader(
     state: Mapping[str, Any], name: str, reader: TokenReader
 ) -> TokenReader:
-    """Return a reader of a source as the run of a state reads it.
-
-    It has the recorded version. For a proxy, it reads the recorded part.
+    """Return a reader of a source at the version that the run of a state reads.
 
     Args:
         state: As for `recorded_sampler`.
@@ -72,7 +70,7 @@ def recorded_reader(
         >>> recorded_reader(state, "self", web).num_tokens
         10000
     """
-    return reader_of(recorded_sources(checked_state(state))[name], reader)
+    return at_version(reader, recorded_versions(checked_state(state))[name])
 
 
 def recorded_sampler(
@@ -89,8 +87,7 @@ def recorded_sampler(
     Args:
         state: What `Sampler.state` returned for the run; may be read from JSON.
         sources: A reader for each source of the run, by name. A reader with versions
-            reads the version that the state records. For a proxy, give the whole
-            corpora: the state records which part of each was read. Sources from which
+            reads the version that the state records. Sources from which
             the run has read no row before this step may be absent. With None, the
             sampler knows plan and places, but opens no corpus: `windows` works, and any
             read of tokens or documents raises ShardError.

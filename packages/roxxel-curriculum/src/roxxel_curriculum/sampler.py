@@ -290,7 +290,8 @@ class Sampler(Generic[Batch_co]):
                 `[0, total_steps]`.
         """
         source = checked_source(source, self.source_names)
-        num_tokens = self._solution.spans[source].num_tokens
+        index = self.source_names.index(source)
+        num_tokens = self._solution.declaration.sources[index].num_tokens
         tokens = checked_tokens(source, start, stop, num_tokens)
         end = self.total_steps if until is None else self._steps_done(until)
         key = self._source_keys[source]
@@ -468,8 +469,7 @@ class Sampler(Generic[Batch_co]):
     def paths(self) -> dict[str, str | tuple[str, ...] | None]:
         """The path of each source, by name: absolute, several of them, or a URL.
 
-        For a part that a proxy reads, it is the path of the whole source. None for a
-        source whose reader is not a `Roxxel`.
+        None for a source whose reader is not a `Roxxel`.
         """
         sources = self._solution.declaration.sources
         return {source.name: source.path for source in sources}

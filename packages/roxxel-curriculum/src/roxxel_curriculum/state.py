@@ -13,7 +13,6 @@ from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import Withdrawal
 
 if TYPE_CHECKING:
-    from roxxel_curriculum._plan.part import Part
     from roxxel_curriculum._plan.solution import Solution
 
 _PARTS = (
@@ -52,7 +51,7 @@ def state_of(
                 "tokenizer": source.tokenizer,
                 "spans": solution.spans[source.name].num_spans,
                 **({"unit": source.unit} if source.unit > 1 else {}),
-                **({"part": _part_of(source.part)} if source.part else {}),
+                **({"part": source.part._asdict()} if source.part else {}),
                 "policy": {"epochs": source.policy.epochs, "then": source.policy.then},
                 **(
                     {"loss_mask": columns[source.name]}
@@ -81,19 +80,6 @@ def state_of(
     if without:
         state["without"] = without
     return state | {"digest": _digest(state)}
-
-
-def _part_of(part: Part) -> dict[str, Any]:
-    """Return what a state says of a part.
-
-    Its `count` and `name` are not repeated: a source's `spans` and order name say them.
-    """
-    return {
-        "fingerprint": part.fingerprint,
-        "spans": part.spans,
-        "span_tokens": part.span_tokens,
-        "seed": part.seed,
-    }
 
 
 def checked_state(state: Mapping[str, Any]) -> Mapping[str, Any]:

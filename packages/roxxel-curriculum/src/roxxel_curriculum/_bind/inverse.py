@@ -164,7 +164,8 @@ def _samples_of_epoch(
         order = Permutation(spans.num_spans * per_span, int(mix_keys(*parts)[0]))
         ranks = order.inverse(windows)
         span, in_span = np.divmod(windows, per_span)
-        starts = span * spans.span_tokens + round_depth + in_span * stride
+        starts = spans.in_source(span) * spans.span_tokens + round_depth
+        starts += in_span * stride
         rank_of_round = rank_of_epoch + number * spans.num_spans * per_round
         for index in np.argsort(ranks):
             rank = rank_of_round + int(ranks[index])
@@ -172,31 +173,32 @@ def _samples_of_epoch(
 
 
 class _Piece(NamedTuple):
-    """The same part of each span from `first` to `last`, both included.
+    """The same part of each of some spans.
 
     The part is the tokens `[start, stop)`, counted from the start of the span.
     """
 
-    first: int
-    last: int
+    numbers: range
     start: int
     stop: int
 
 
 def _pieces(spans: Spans, tokens: range) -> list[_Piece]:
     """Split a range of tokens into part of a span, whole spans, and part of a span."""
-    size = spans.span_tokens
-    stop = min(tokens.stop, spans.num_spans * size)
-    if tokens.start >= stop:
+    if not tokens:
         return []
+    size = spans.span_tokens
     first, offset = divmod(tokens.start, size)
-    last, end = divmod(stop - 1, size)
+    last, end = divmod(tokens.stop - 1, size)
     if first == last:
-        return [_Piece(first, first, offset, end + 1)]
-    pieces = [_Piece(first, first, offset, size)]
-    if last - first > 1:
-        pieces.append(_Piece(first + 1, last - 1, 0, size))
-    return [*pieces, _Piece(last, last, 0, end + 1)]
+        pieces = [_Piece(spans.numbers(first, first), offset, end + 1)]
+    else:
+        pieces = [
+            _Piece(spans.numbers(first, first), offset, size),
+            _Piece(spans.numbers(first + 1, last - 1), 0, size),
+            _Piece(spans.numbers(last, last), 0, end + 1),
+        ]
+    return [piece for piece in pieces if piece.numbers]
 
 
 def _windows_in_round(
@@ -207,5 +209,5 @@ def _windows_in_round(
     `piece` selects the spans; `first` and `stop` select the windows in each span.
     """
     in_span = np.arange(max(0, first), max(0, min(stop, per_span)))
-    in_spans = np.arange(piece.first, piece.last + 1)[:, None] * per_span + in_span
+    in_spans = np.array(piece.numbers)[:, None] * per_span + in_span
     return in_spans.ravel()

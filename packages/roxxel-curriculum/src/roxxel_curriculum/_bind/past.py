@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format import ShardError, TokenReader
 
-from roxxel_curriculum._bind.sources import at_versions, opened, reader_of
+from roxxel_curriculum._bind.sources import at_version, at_versions, opened
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
-from roxxel_curriculum._plan.part import Part
-from roxxel_curriculum._plan.solution import Declaration, Skip, Solution, Source
+from roxxel_curriculum._plan.solution import Declaration, Part, Skip, Solution, Source
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.phase import Phase
@@ -49,7 +48,7 @@ def recorded(
     """
     entries = recorded_phases(state)
     declaration = Declaration(
-        sources=tuple(recorded_sources(state).values()),
+        sources=tuple(map(_recorded_source, state["sources"])),
         phases=tuple(map(_declared, entries)),
         longest=state["longest"],
         overlap=state["overlap"],
@@ -83,7 +82,8 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
     the result of `checked_state`.
     """
     past = recorded(state)
-    declaration = _with_data_of(declaration, state, past.declaration.masks)
+    masks = {**declaration.masks, **past.declaration.masks}
+    declaration = replace(as_made(declaration, state), masks=masks)
     solution = _solved(declaration, past)
     solution = replace(
         solution,
@@ -106,38 +106,22 @@ def as_read(declaration: Declaration, state: Mapping[str, Any]) -> Declaration:
         for source in state["sources"]
         if source["name"] in drawn and source.get("loss_mask") is None
     }
-    return _with_data_of(declaration, state, unread)
+    masks = {**declaration.masks, **unread}
+    return replace(as_made(declaration, state), masks=masks)
 
 
 def as_made(declaration: Declaration, state: Mapping[str, Any]) -> Declaration:
-    """Return the declaration of which the run of a checked state is a proxy.
-
-    Its sources have the versions, and it has the `longest`, from which the proxy was
-    made.
-    """
-    wholes = {
-        name: replace(source, fingerprint=source.part.fingerprint, part=None)
-        for name, source in recorded_sources(state).items()
-        if source.part is not None
-    }
+    """Return a declaration with the versions and the `longest` of a checked state."""
     return replace(
         declaration,
-        sources=at_versions(declaration.sources, wholes),
+        sources=at_versions(declaration.sources, recorded_versions(state)),
         longest=declaration.longest or state["longest"],
     )
 
 
-def _with_data_of(
-    declaration: Declaration,
-    state: Mapping[str, Any],
-    masks: Mapping[str, str | None],
-) -> Declaration:
-    return replace(
-        declaration,
-        sources=at_versions(declaration.sources, recorded_sources(state)),
-        longest=declaration.longest or state["longest"],
-        masks={**declaration.masks, **masks},
-    )
+def recorded_versions(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprint of each source of a state, by name."""
+    return {source["name"]: source["fingerprint"] for source in state["sources"]}
 
 
 def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
@@ -203,10 +187,7 @@ def _recorded_source(entry: Mapping[str, Any]) -> Source:
         fingerprint=entry["fingerprint"],
         tokenizer=entry["tokenizer"],
         unit=entry.get("unit", 1),
-        num_spans=entry["spans"],
-        part=None
-        if part is None
-        else Part(**part, count=entry["spans"], name=order_name(entry)),
+        part=None if part is None else Part(**part),
     )
 
 
@@ -226,17 +207,13 @@ def _read_by(
         if each.name in readers:
             reader = readers[each.name]
             with suppress(ShardError):  # Other data, as the comparison then says.
-                reader = reader_of(each, reader)
-            found.append(opened(each.name, reader, each.policy, each.order_name))
+                reader = at_version(reader, each.fingerprint)
+            source = opened(each.name, reader, each.policy, each.order_name)
+            found.append(replace(source, part=each.part))
     there = tuple(found)
     present = replace(past, declaration=replace(past.declaration, sources=there))
     _check_kept(past, present, (state["seed"], state["seed"]))
     return present
-
-
-def recorded_sources(state: Mapping[str, Any]) -> dict[str, Source]:
-    """Return the sources that a checked state records, by name."""
-    return {entry["name"]: _recorded_source(entry) for entry in state["sources"]}
 
 
 def _declared(entry: ResolvedPhase) -> Phase:

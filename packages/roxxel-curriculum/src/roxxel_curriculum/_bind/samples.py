@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_curriculum._order.rounds import SampleStream
+    from roxxel_curriculum._order.rounds import SampleStream, Spans
     from roxxel_curriculum._plan.solution import ResolvedPhase
 
 
@@ -190,6 +190,7 @@ def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
     keys: list[int] = []
     sizes: list[int] = []
     counts: list[int] = []
+    cuts: list[Spans] = []
     for stream, key, first, count in ranges:
         spans = stream.spans
         stride = spans.stride(stream.seq_len)
@@ -199,6 +200,7 @@ def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
             keys.append(key)
             sizes.append(spans.num_spans * per_span)
             counts.append(size)
+            cuts.append(spans)
     epoch, depth, per_span, in_round, span_tokens, stride, seq_len, unit = np.array(
         rows, np.uint64
     ).T
@@ -213,6 +215,9 @@ def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
     index = np.arange(stops[-1], dtype=np.uint64) + np.repeat(shift, per_round)
     window = permute_groups(index, per_round, sizes, round_keys)
     span, in_span = np.divmod(window, np.repeat(per_span, per_round))
+    for spans, stop, size in zip(cuts, stops, counts, strict=True):
+        if spans.chosen is not None:
+            span[stop - size : stop] = spans.in_source(span[stop - size : stop])
     starts = span * np.repeat(span_tokens, per_round)
     starts += np.repeat(depth, per_round)
     starts += in_span * np.repeat(stride, per_round)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_format import Roxxel, ShardError, TokenReader
 
-from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import checked_primary, of_sources
 from roxxel_curriculum._order import PRIMARY
@@ -85,14 +85,8 @@ def opened(name: str, reader: TokenReader, policy: Policy, order_name: str) -> S
     return source
 
 
-def with_reader(source: Source, reader: TokenReader) -> Source:
-    """Return a source that another reader reads."""
-    return replace(source, reader=reader, **_facts(reader))
-
-
 def _facts(reader: TokenReader) -> dict[str, Any]:
     """Return what a source says of its reader. Nothing else asks the reader for it."""
-    whole = reader.source if isinstance(reader, PartReader) else reader
     return {
         "num_tokens": as_index(reader.num_tokens),
         "dtype": np.dtype(reader.dtype),
@@ -101,11 +95,8 @@ def _facts(reader: TokenReader) -> dict[str, Any]:
         "token_range": reader.token_range_seen,
         "unit": reader.unit or 1,
         "num_padding": reader.num_padding,
-        "path": whole.filepath if isinstance(whole, Roxxel) else None,
+        "path": reader.filepath if isinstance(reader, Roxxel) else None,
         "has_mask": "loss_mask" in reader.columns,
-        # A part is cut as the source whose part it is.
-        "num_spans": reader.num_spans if isinstance(reader, PartReader) else None,
-        "part": reader.part if isinstance(reader, PartReader) else None,
     }
 
 
@@ -137,41 +128,32 @@ def mask_column(name: str, reader: TokenReader) -> Any | None:
 
 
 def at_versions(
-    sources: Sequence[Source], wanted: Mapping[str, Source]
+    sources: Sequence[Source], fingerprints: Mapping[str, str]
 ) -> tuple[Source, ...]:
-    """Return the sources, each at the version and with the part that `wanted` has.
+    """Return the sources, each at the version that `fingerprints` gives by name.
 
-    A source stays the same if `wanted` lacks it, if its reader lacks the version, or if
-    only one of both is a part.
+    A source without the version stays as it is. A comparison then reports it.
     """
-    return tuple(_at_version(source, wanted.get(source.name)) for source in sources)
+    found: list[Source] = []
+    for source in sources:
+        reader = source.reader
+        with suppress(ShardError):
+            reader = at_version(reader, fingerprints.get(source.name))
+        if reader is not source.reader:
+            source = replace(source, reader=reader, **_facts(reader))  # noqa: PLW2901
+        found.append(source)
+    return tuple(found)
 
 
-def _at_version(source: Source, wanted: Source | None) -> Source:
-    if wanted is None or wanted.fingerprint == source.fingerprint:
-        return source
-    if (wanted.part is None) != (source.part is None):
-        return source
-    try:
-        return with_reader(source, reader_of(wanted, source.reader))
-    except ShardError:
-        # The wanted version is missing, so the source keeps its own version.
-        # The comparison then reports that the two fingerprints differ.
-        return source
-
-
-def reader_of(recorded: Source, reader: TokenReader) -> TokenReader:
-    """Return a reader at the version, and of the part, that a state records.
+def at_version(reader: TokenReader, fingerprint: str | None) -> TokenReader:
+    """Return a reader at a version; at its own for None.
 
     Raises:
         ShardError: The reader lacks the version.
     """
-    if reader.fingerprint == recorded.fingerprint:
+    if fingerprint in {None, reader.fingerprint}:
         return reader  # Another copy would open its files again.
-    if recorded.part is None:
-        return reader.with_version(recorded.fingerprint)
-    whole = reader.source if isinstance(reader, PartReader) else reader
-    return PartReader(whole.with_version(recorded.part.fingerprint), recorded.part)
+    return reader.with_version(cast("str", fingerprint))
 
 
 def _checked_mapping(

@@ -14,12 +14,18 @@ rounds and keys are the same, and every number of tokens is `unit` times as larg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from roxxel_curriculum._order.bijection import make_key, permute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,19 @@ class Spans:
     num_spans: int  # K
     span_tokens: int  # C; fewer than K bins are outside the spans
     unit: int = 1  # tokens of a bin; 1 if the source is not packed
+    # For a proxy: which spans of its source are its own, rising. None for all of them.
+    chosen: npt.NDArray[np.int64] | None = field(default=None, compare=False)
+
+    def in_source(self, spans: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the numbers in the source of some of these spans."""
+        return spans if self.chosen is None else self.chosen[spans].astype(spans.dtype)
+
+    def numbers(self, first: int, last: int) -> range:
+        """Return which of these spans are spans `first` to `last` of the source."""
+        if self.chosen is None:
+            return range(first, min(last + 1, self.num_spans))
+        start, stop = np.searchsorted(self.chosen, [first, last + 1]).tolist()
+        return range(start, stop)
 
     def stride(self, seq_len: int) -> int:
         """Return the distance between the starts of neighbouring windows."""
@@ -66,6 +85,17 @@ def cut_spans(num_tokens: int, longest: int, overlap: int, unit: int = 1) -> Spa
     num_spans = max(1, num_bins // (most_bins * rounds))
     span_tokens = num_bins // num_spans * unit
     return Spans(num_tokens, longest, overlap, num_spans, span_tokens, unit)
+
+
+def part_of(spans: Spans, count: int, name: str, seed: int) -> Spans:
+    """Return some of a source's spans, as if they were the whole source.
+
+    `name` is the source's name in the order.
+    """
+    key = make_key("proxy", seed, name)
+    chosen = np.sort(permute(np.arange(count), spans.num_spans, key))
+    num_tokens = count * spans.span_tokens
+    return replace(spans, num_tokens=num_tokens, num_spans=count, chosen=chosen)
 
 
 class Round(NamedTuple):

@@ -148,6 +148,11 @@ def _data_changes(old: Source, new: Source, drawn: int | None) -> Iterator[Chang
             "{} instead of {}": (
                 f"bins of {source.unit} tokens" if source.unit > 1 else "no bins"
             ),
+            "{} are read instead of {}": (
+                f"{source.part.spans} spans, chosen by seed {source.part.seed},"
+                if source.part
+                else "all spans"
+            ),
         }
         for source in (old, new)
     ]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from roxxel_curriculum._order.rounds import Spans
     from roxxel_curriculum._plan.solution import (
         EarlyStop,
         ResolvedPhase,
@@ -228,9 +229,7 @@ def make_plan(solution: Solution, seed: int) -> Plan:
         overlap=solution.declaration.overlap,
         phases=tuple(phases),
         sources=tuple(
-            _corpus_row(
-                source, solution.spans[source.name].num_spans, by_source[source.name]
-            )
+            _corpus_row(source, solution.spans[source.name], by_source[source.name])
             for source in solution.declaration.sources
         ),
         skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
@@ -266,16 +265,14 @@ def _why_early(early_stop: EarlyStop, solution: Solution) -> str:
     )
 
 
-def _corpus_row(
-    source: Source, num_spans: int, rows: Sequence[SourcePlan]
-) -> CorpusPlan:
+def _corpus_row(source: Source, spans: Spans, rows: Sequence[SourcePlan]) -> CorpusPlan:
     return CorpusPlan(
         name=source.name,
         fingerprint=source.fingerprint,
-        num_tokens=source.num_tokens,
+        num_tokens=spans.num_tokens,
         unit=source.unit,
         padding_tokens=source.num_padding,
-        num_spans=num_spans,
+        num_spans=spans.num_spans,
         policy=str(source.policy),
         tokens=sum(row.tokens for row in rows),
         epochs=rows[-1].epochs if rows else 0.0,

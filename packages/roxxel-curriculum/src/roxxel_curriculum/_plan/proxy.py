@@ -14,7 +14,7 @@ from math import floor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._plan.part import Part
+from roxxel_curriculum._plan.solution import Part
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum.phase import Phase
 
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.rounds import Spans
     from roxxel_curriculum._plan.plan import Plan
-    from roxxel_curriculum._plan.solution import (
-        Declaration,
-        ResolvedPhase,
-        Solution,
-        Source,
-    )
+    from roxxel_curriculum._plan.solution import Declaration, ResolvedPhase, Solution
 
 _Curriculum = TypeVar("_Curriculum")
 
@@ -102,17 +97,10 @@ def checked_scale(scale: float | None, tokens: int | None, total_tokens: int) ->
     return float(found)
 
 
-def chosen_part(source: Source, spans: Spans, scale: float, seed: int) -> Part:
+def chosen_part(spans: Spans, scale: float, seed: int) -> Part:
     """Return the part of a source that a proxy reads."""
     count = min(spans.num_spans, max(1, floor(spans.num_spans * scale + 0.5)))
-    return Part(
-        source.fingerprint,
-        spans.num_spans,
-        spans.span_tokens,
-        count,
-        source.order_name,
-        seed,
-    )
+    return Part(count, seed)
 
 
 def proxy_phases(

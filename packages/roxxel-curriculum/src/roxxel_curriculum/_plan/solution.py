@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.blend import Blend
     from roxxel_curriculum._order.rounds import Cursor, Spans
-    from roxxel_curriculum._plan.part import Part
     from roxxel_curriculum._plan.withdrawn import Withdrawal
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
@@ -34,6 +33,13 @@ class Skip:
 
     at: int
     steps: int
+
+
+class Part(NamedTuple):
+    """Which part of its source a proxy reads; the numbers of the spans follow."""
+
+    spans: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,7 @@ class Source:
     num_padding: int = 0  # tokens that are padding
     path: str | tuple[str, ...] | None = None  # None if the reader is no `Roxxel`
     has_mask: bool = False  # whether it says which tokens not to learn
-    num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
-    part: Part | None = None  # the part of a corpus that a proxy reads
+    part: Part | None = None  # for a proxy; `num_tokens` are those of the whole source
     declared: str | None = None  # the tokenizer that the curriculum names instead
 
 

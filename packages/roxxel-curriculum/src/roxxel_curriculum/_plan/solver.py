@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order.blend import Blend
-from roxxel_curriculum._order.rounds import Cursor, SampleStream, Spans, cut_spans
+from roxxel_curriculum._order.rounds import (
+    Cursor,
+    SampleStream,
+    Spans,
+    cut_spans,
+    part_of,
+)
 from roxxel_curriculum._plan.solution import (
     Declaration,
     EarlyStop,
@@ -365,9 +371,7 @@ class Solver:
 
 
 def _spans_of(source: Source, longest: int, overlap: int) -> Spans:
-    """Return how a source is cut into spans, unless it is cut already."""
-    num_tokens = source.num_tokens
-    if source.num_spans is None:
-        return cut_spans(num_tokens, longest, overlap, source.unit)
-    size = num_tokens // source.unit // source.num_spans * source.unit
-    return Spans(num_tokens, longest, overlap, source.num_spans, size, source.unit)
+    spans = cut_spans(source.num_tokens, longest, overlap, source.unit)
+    if source.part is None:
+        return spans
+    return part_of(spans, source.part.spans, source.order_name, source.part.seed)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from roxxel_store.arguments import as_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _Integers = npt.NDArray[np.int64]
 _EVERY = 0, 2**62  # the range of all indices
@@ -170,21 +170,6 @@ class Withdrawal:
     def amount(self) -> str:
         """The numbers of documents and of tokens, as text."""
         return amount(len(self.documents), len(self.tokens))
-
-    def within(
-        self, places: Callable[[int, int], Iterable[tuple[int, int]]]
-    ) -> Withdrawal:
-        """Return what is withdrawn of a part of the source.
-
-        `places` returns where in the part the tokens `[start, stop)` of the source are.
-        """
-        found = [
-            place
-            for start, stop in self.tokens.within(*_EVERY)
-            for place in places(start, stop)
-        ]
-        bounds = np.array(found, np.int64).reshape(-1, 2)
-        return replace(self, tokens=IndexSet(bounds[:, 0], bounds[:, 1]))
 
     def listed(self) -> list[Any]:
         """Return the documents and tokens as `without` of a curriculum takes them.

@@ -25,11 +25,10 @@ Scans = Sequence[
 def scans_of(config: RunConfig | None, receipts: Sequence[str]) -> list[Scan]:
     """Return the receipts that a config withdraws, and those of the arguments.
 
-    The curriculum of a `[proxy]` reads parts of its sources, and no scan is of a part.
     A run may have been copied without its receipts. Then a line says so.
     """
     found = [Scan.read(path) for path in receipts]
-    if config is not None and config.proxy is None:
+    if config is not None:
         try:
             declared = config.schedule.relative_to(config.folder).scans
         except FileNotFoundError as error:

@@ -186,11 +186,10 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     if config.model is None:
         raise RunFolderError(f"{run.path}: its config has no model; {REMEDY}")
     run.check_trusted(config)
-    if config.proxy is None:  # The tokens of a proxy are counted in its parts.
-        since = run.files.start_of(step).get("step", 0)
-        left_out = {x.source: x.listed() for x in run.withdrawals if x.step <= since}
-        without = {name: listed for name, listed in left_out.items() if listed}
-        config = replace(config, schedule=replace(config.schedule, without=without))
+    since = run.files.start_of(step).get("step", 0)
+    left_out = {x.source: x.listed() for x in run.withdrawals if x.step <= since}
+    without = {name: listed for name, listed in left_out.items() if listed}
+    config = replace(config, schedule=replace(config.schedule, without=without))
     parent = run.parent
     if parent is not None:
         option = "branch_from" if parent.is_branch else "init_from"
