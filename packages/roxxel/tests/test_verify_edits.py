@@ -121,6 +121,29 @@ def test_a_mask_that_was_written_later_is_not_learned(
     assert found.is_equal, str(found)
 
 
+def test_a_held_out_mask_counts_from_the_start_that_reads_it(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name in ("web", "old"):
+        corpus = Roxxel(tmp_path / f"{name}_*.rox")
+        corpus.write((random.integers(0, 64, 20) for _ in range(30)), vocab_size=64)
+    corpus.write_column("loss_mask", np.arange(corpus.num_tokens) % 2, per="token")
+    both = MODEL.replace(
+        'batch["tokens"], batch["loss_mask"][:, 1:]',
+        "(batch, batch[:, 1:] * 0 + 1) if hasattr(batch, 'ndim') else "
+        '(batch["tokens"], batch["loss_mask"][:, 1:])',
+    )
+    (tmp_path / "tiny.py").write_text(both)
+    config = tmp_path / "run.toml"
+    for fields, until in ((["tokens"], 3), (["tokens", "loss_mask"], 6)):
+        names = f"fields = {fields}"
+        config.write_text(re.sub("fields = .*", names, CONFIG))
+        make_trainer(load_config(config)).run(until)
+
+    [found] = verify(tmp_path / "run", range(6), trust=True)
+
+    assert found.is_equal, str(found)
+
+
 def test_a_save_is_missed_where_the_start_of_then_had_to_save(
     trained: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import StateMismatch
+from roxxel_curriculum.state import recorded_masks
 
 from roxxel_train.errors import RunMismatchError
 
@@ -61,12 +62,15 @@ class HeldOutSets:
         states = dict((past or {}).get("states", {}))
         samplers: dict[str, Sampler] = {}
         for name, curriculum in config.held_out.items():
+            past_state = states.get(name)
             try:
-                sampler = _pinned(config, curriculum, states.get(name))
+                sampler = _pinned(config, curriculum, past_state)
             except StateMismatch as error:
                 raise _mismatch(where, name, error.differences) from error
             samplers[name] = sampler
-            states.setdefault(name, sampler.state(sampler.total_steps))
+            if past_state is None or not recorded_masks(past_state):
+                # Masks are pinned by the first start with the field `loss_mask`.
+                states[name] = sampler.state(sampler.total_steps)
         names = config.mean_sets or (past or {}).get("names", [])
         notes = [
             note
