@@ -15,17 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel import Roxxel
-from roxxel.runs.search import find_text, find_tokens, search
+from roxxel.runs.search import search
 from roxxel_format import TokenReader
 from roxxel_format.texts import text_codec
 
 from .searched_tokenizers import END, SCRIPTS, TOKENIZERS, UNKNOWN, WHOLE, decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
+    from roxxel.runs.search import Found
     from roxxel_format.texts import TextCodec
 
 EXTRA = "🙂👩‍🔬🇪🇹e\N{COMBINING ACUTE ACCENT}.,'!ÅB"
@@ -120,6 +121,11 @@ def documents(codec: TextCodec, size: int) -> list[list[int]]:
     return [*rows, [], spelled, [*spelled, 255], apart, *any_ids, rows[0][:1]]
 
 
+def ranges_of(found: Iterable[Found]) -> list[tuple[int, int]]:
+    pairs = (pair for each in found for pair in each.ranges().tolist())
+    return [(start, stop) for start, stop in pairs]
+
+
 def times(wanted: str, text: str) -> int:
     """Return how often a text stands in another; occurrences may overlap."""
     return len(re.findall(f"(?={re.escape(wanted)})", text))
@@ -190,7 +196,7 @@ def test_documents_of_any_tokens_are_searched_as_their_decoded_text(
     wanted = text[at % max(len(text), 1) :][:length] or " "
 
     parts = list(search(corpus, wanted, codec, chunk=chunk))
-    found = list(find_text(corpus, codec, wanted, chunk=chunk))
+    found = ranges_of(parts)
 
     documents = [int(each) for part in parts for each in part.documents]
     assert documents == [
@@ -215,7 +221,7 @@ def test_an_occurrence_has_the_fewest_tokens_that_hold_it(kind: str) -> None:
             each.start() for each in re.finditer(f"(?={re.escape(wanted)})", text)
         ]
 
-        found = list(find_text(corpus, codec, wanted, chunk=64))
+        found = ranges_of(search(corpus, wanted, codec, chunk=64))
 
         for begin, (start, stop) in zip(begins, found, strict=True):
             before, later, less, enough = (
@@ -254,9 +260,11 @@ def test_the_text_of_a_separator_is_not_searched(kind: str, end: str) -> None:
     texts_wanted = ("|", "s|", "|s", "ss", " ", "s", UNKNOWN)
     # A part ends before, in and after a separator.
     for wanted, chunk in product(texts_wanted, range(64, 80, 4)):
-        found = list(find_text(corpus, codec, wanted, chunk=chunk))
+        found = search(corpus, wanted, codec, chunk=chunk)
 
-        assert len(found) == times(wanted, "\0".join(texts))
+        assert sum(part.documents.size for part in found) == times(
+            wanted, "\0".join(texts)
+        )
 
 
 @pytest.mark.parametrize("options", [{"pack": 256}, {"max_shard_bytes": 18800}])
@@ -294,25 +302,23 @@ def test_a_sequence_is_found_wherever_it_stands(
     places = [i for i, window in enumerate(windows) if window == wanted]
     of_token = np.repeat(np.arange(len(documents)), [len(each) for each in documents])
 
-    assert [*find_tokens(corpus, wanted, chunk=chunk)] == places
-    found = [part.documents for part in search(corpus, wanted, chunk=chunk)]
-    assert [int(each) for part in found for each in part] == of_token[places].tolist()
+    seen: list[int] = []
+    parts = list(search(corpus, wanted, progress=seen.append, chunk=chunk))
+
+    assert ranges_of(parts) == [(place, place + len(wanted)) for place in places]
+    found = [int(each) for part in parts for each in part.documents]
+    assert found == of_token[places].tolist()
+    assert corpus.most <= chunk + len(wanted) - 1
+    assert seen == sorted(seen)
+    num_starts = len(tokens) - len(wanted) + 1
+    assert seen[-1:] == [num_starts] * (num_starts > 0)
 
 
 def test_occurrences_may_overlap() -> None:
     _, codec = codec_of("bytes")
     corpus: Any = Held([list(b"aaaa")])
 
-    assert list(find_text(corpus, codec, "aa")) == [(0, 2), (1, 3), (2, 4)]
-
-
-@pytest.mark.parametrize(("text", "what"), [("", "is empty"), ("a\udc80", "udc80")])
-def test_a_text_that_no_document_can_hold_is_refused(text: str, what: str) -> None:
-    _, codec = codec_of("bytes")
-    corpus: Any = Held([[0]])
-
-    with pytest.raises(ValueError, match=what):
-        find_text(corpus, codec, text)
+    assert ranges_of(search(corpus, "aa", codec)) == [(0, 2), (1, 3), (2, 4)]
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "byte fallback", "another library"])
@@ -323,7 +329,7 @@ def test_a_text_that_is_longer_than_what_is_read_at_a_time_is_found(kind: str) -
     corpus: Any = Held([row[:9], row])
     wanted = decoded(tokenizer, row)[3:-3]
 
-    [(start, stop)] = find_text(corpus, codec, wanted, chunk=1)
+    [(start, stop)] = ranges_of(search(corpus, wanted, codec, chunk=1))
 
     assert 9 <= start < 15
     assert len(row) <= stop <= 9 + len(row)

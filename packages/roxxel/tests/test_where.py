@@ -10,12 +10,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from hypothesis import given
-from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
-from roxxel.runs.search import find_tokens
-from roxxel_format import TokenReader
 from roxxel_store.screen import shown
 from roxxel_train import RunFolderError
 
@@ -260,56 +256,6 @@ def test_a_malformed_argument_is_refused(
 
     assert stopped.value.code == 2
     assert "usage: roxxel where" in capsys.readouterr().err
-
-
-class Held(TokenReader):
-    """A corpus of given tokens that lets `find_tokens` read it."""
-
-    def __init__(self, tokens: list[int]) -> None:
-        self._tokens = np.array(tokens, np.uint8)
-        self.most = 0
-
-    @property
-    def num_tokens(self) -> int:
-        return self._tokens.size
-
-    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
-        assert dtype is out is None
-        self.most = max(self.most, length)
-        assert starts[0] + length <= self.num_tokens
-        return self._tokens[None, starts[0] : starts[0] + length]
-
-
-@given(
-    tokens=st.lists(st.integers(0, 2), max_size=60),
-    wanted=st.lists(st.integers(0, 2), min_size=1, max_size=5),
-    chunk=st.integers(1, 70),
-)
-def test_a_search_finds_every_place_across_chunks(
-    tokens: list[int], wanted: list[int], chunk: int
-) -> None:
-    corpus: Any = Held(tokens)
-    seen: list[int] = []
-
-    found = list(find_tokens(corpus, wanted, seen.append, chunk=chunk))
-
-    size = len(wanted)
-    starts = range(len(tokens) - size + 1)
-    assert found == [i for i in starts if tokens[i : i + size] == wanted]
-    assert corpus.most <= chunk + size - 1
-    assert seen == sorted(seen)
-    assert not starts or seen[-1] == len(starts)
-
-
-def test_an_empty_sequence_is_refused() -> None:
-    with pytest.raises(ValueError, match="the sequence to find is empty"):
-        find_tokens(Roxxel("any.rox"), [])
-
-
-@pytest.mark.parametrize("tokens", ["a text", [1.5, 2.0], [[1, 2]], 7, [2**70]])
-def test_a_sequence_that_is_no_list_of_ids_is_an_error(tokens: Any) -> None:
-    with pytest.raises(TypeError, match=r"list of token ids, got .*; encode a"):
-        find_tokens(Roxxel("any.rox"), tokens)
 
 
 def test_a_corpus_without_a_tokenizer_shows_no_text(

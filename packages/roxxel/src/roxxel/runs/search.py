@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
 def search(
     corpus: TokenReader,
-    wanted: str | npt.ArrayLike,
+    wanted: str | Sequence[int],
     codec: TextCodec | None = None,
     progress: Callable[[int], object] | None = None,
     *,
@@ -69,123 +69,37 @@ def search(
 ) -> Iterator[Found]:
     """Yield the occurrences of a text or of token ids, in order, some at a time.
 
-    Occurrences may overlap. An occurrence of a text never crosses documents.
-
-    Args:
-        corpus: The corpus, which is read once.
-        wanted: The text, or the ids.
-        codec: The codec of a text; see `roxxel_format.texts.text_codec`.
-        progress: Called with the number of tokens searched so far.
-        chunk: Number of tokens that are read at a time; more for a very long text.
-
-    Raises:
-        TypeError: The ids are not a list of integers, or a text has no codec.
-        ValueError: The text is empty or cannot be written as UTF-8, or there are no
-            ids.
-
-    Example:
-        >>> from roxxel_format import Roxxel
-        >>> from roxxel_format.texts import text_codec
-        >>> corpus = Roxxel("twice.rox")
-        >>> written = corpus.write([b"to be or not to be", b"be"])
-        >>> found = list(search(corpus, "be", text_codec(corpus)))
-        >>> sum(each.documents.size for each in found)
-        3
-    """
-    if not isinstance(wanted, str):
-        return _tokens_found(corpus, _parsed_ids(wanted), progress, chunk)
-    if codec is None:
-        raise TypeError("a text needs the codec of its corpus; pass codec")
-    if not wanted:
-        raise ValueError("the text to find is empty; give at least one character")
-    try:
-        content = wanted.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"the text to find has {wanted[error.start]!a}, half of a character, which "
-            "no text of a document has; give a text that UTF-8 can write"
-        ) from error
-    return _text_found(corpus, codec, content, progress, max(chunk, 4 * len(content)))
-
-
-def find_tokens(
-    corpus: TokenReader,
-    tokens: npt.ArrayLike,
-    progress: Callable[[int], object] | None = None,
-    *,
-    chunk: int = CHUNK,
-) -> Iterator[int]:
-    """Yield the token index at which each occurrence of a sequence begins, in order.
-
-    Reads the whole corpus once, `chunk` tokens at a time. Occurrences may overlap.
-
-    Args:
-        corpus: The corpus to search.
-        tokens: The sequence, at least one token.
-        progress: Called with the number of tokens searched so far.
-        chunk: Number of tokens that are read at a time.
-
-    Raises:
-        TypeError: The sequence is not a list of integers.
-        ValueError: The sequence is empty.
-
-    Example:
-        >>> from roxxel_curriculum.testing import PositionReader
-        >>> list(find_tokens(PositionReader(1000), [998, 999]))
-        [998]
-    """
-    hits = _places(corpus, _parsed_ids(tokens), progress, chunk)
-    return (hit for each in hits for hit in each.tolist())
-
-
-def find_text(
-    corpus: TokenReader,
-    codec: TextCodec,
-    text: str,
-    progress: Callable[[int], object] | None = None,
-    *,
-    chunk: int = CHUNK,
-) -> Iterator[tuple[int, int]]:
-    """Yield the tokens `[start, stop)` of each occurrence of a text, in order.
-
     The search is exact: it compares your text, character by character, with the decoded
     text of all tokens of each document, in which special tokens show their names. So if
     a tokenizer changes texts, for example to lower case, search the changed text. An
     occurrence is the smallest range of tokens that contains it, or a small one if
     documents must be decoded as a whole. Its first and its last token may contain more.
 
+    Occurrences may overlap. An occurrence of a text never crosses documents.
+
     Args:
-        corpus: The corpus to search.
-        codec: The codec of its text; see `roxxel_format.texts.text_codec`.
-        text: The text, at least one character.
+        corpus: The corpus, which is read once.
+        wanted: The text, or the ids; at least one character or id.
+        codec: The codec of a text; see `roxxel_format.texts.text_codec`.
         progress: Called with the number of tokens searched so far.
         chunk: Number of tokens that are read at a time; more for a very long text.
 
     Raises:
-        ValueError: The text is empty, or cannot be written as UTF-8.
+        UnicodeEncodeError: The text cannot be written as UTF-8.
 
     Example:
         >>> from roxxel_format import Roxxel
         >>> from roxxel_format.texts import text_codec
         >>> corpus = Roxxel("bytes.rox")
-        >>> written = corpus.write([b"to be or not to be"])
-        >>> list(find_text(corpus, text_codec(corpus), "to be"))
-        [(0, 5), (13, 18)]
+        >>> written = corpus.write([b"to be or not to be", b"be"])
+        >>> found = list(search(corpus, "be", text_codec(corpus)))
+        >>> [each.documents.tolist() for each in found], found[0].ranges().tolist()
+        ([[0, 0, 1]], [[3, 5], [16, 18], [18, 20]])
     """
-    hits = search(corpus, text, codec, progress, chunk=chunk)
-    return ((start, stop) for each in hits for start, stop in each.ranges().tolist())
-
-
-def _parsed_ids(tokens: npt.ArrayLike) -> npt.NDArray[Any]:
-    wanted = np.asarray(tokens)
-    if not wanted.size:
-        raise ValueError("the sequence to find is empty; give at least one token")
-    if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
-        raise TypeError(
-            f"the sequence to find must be a list of token ids, got {tokens!r}; encode "
-            "a text by roxxel_format.texts.text_codec(corpus).encode"
-        )
-    return wanted
+    if codec is None:
+        return _tokens_found(corpus, np.array(wanted), progress, chunk)
+    content = str(wanted).encode()
+    return _text_found(corpus, codec, content, progress, max(chunk, 4 * len(content)))
 
 
 def _tokens_found(
@@ -194,12 +108,25 @@ def _tokens_found(
     progress: Callable[[int], object] | None,
     chunk: int,
 ) -> Iterator[Found]:
-    for hits in _places(corpus, wanted, progress, chunk):
-        if hits.size:
+    num_starts = corpus.num_tokens - wanted.size + 1
+    for start in range(0, num_starts, chunk):
+        count = min(chunk, num_starts - start)
+        ahead = start + chunk
+        if ahead < num_starts:
+            length = min(chunk, num_starts - ahead) + wanted.size - 1
+            corpus.will_need([ahead], length)
+        held = corpus.read([start], count + wanted.size - 1)[0]
+        found = np.flatnonzero(held[:count] == wanted[0])
+        for offset in range(1, wanted.size):
+            found = found[held[found + offset] == wanted[offset]]
+        if found.size:
+            hits = start + found
             ranges = np.stack([hits, hits + wanted.size], axis=1)
             spans = corpus.document_spans(int(hits[0]), int(hits[-1]) + 1)
             documents = spans[spans[:, 1].searchsorted(hits, "right") - 1, 0]
             yield Found(documents, lambda ranges=ranges: ranges)
+        if progress is not None:
+            progress(start + count)
 
 
 class _Held(NamedTuple):
@@ -412,28 +339,3 @@ def _begins(text: bytes, wanted: bytes, stop: int) -> npt.NDArray[np.int64]:
         found.append(at)
         at = text.find(wanted, at + 1)
     return np.array(found, np.int64)
-
-
-def _places(
-    corpus: TokenReader,
-    wanted: npt.NDArray[Any],
-    progress: Callable[[int], object] | None,
-    chunk: int,
-) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield where a sequence begins, in order; one array for each chunk."""
-    num_starts = corpus.num_tokens - wanted.size + 1
-    for start in range(0, num_starts, chunk):
-        count = min(chunk, num_starts - start)
-        ahead = start + chunk
-        if ahead < num_starts:
-            length = min(chunk, num_starts - ahead) + wanted.size - 1
-            corpus.will_need([ahead], length)
-        held = corpus.read([start], count + wanted.size - 1)[0]
-        found = np.flatnonzero(held[:count] == wanted[0])
-        for offset in range(1, wanted.size):
-            if not found.size:
-                break
-            found = found[held[found + offset] == wanted[offset]]
-        yield start + found
-        if progress is not None:
-            progress(start + count)
