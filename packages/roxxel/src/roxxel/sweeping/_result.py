@@ -16,15 +16,7 @@ from roxxel.report._chart import Cloud, Drawn, Scatter
 from roxxel.report._html import document
 from roxxel.report._html import table as html_table
 from roxxel.sweeping._runs import shown_blend
-from roxxel.sweeping.laws import (
-    Boosted,
-    Fit,
-    Law,
-    LogLinear,
-    best_blend,
-    fit_law,
-    least_blends,
-)
+from roxxel.sweeping.laws import LAWS, Fit, best_blend, fit_law, least_blends
 
 if TYPE_CHECKING:
     import os
@@ -198,12 +190,12 @@ def concluded(config: SweepConfig, table: Table) -> Sweep:
         notes.append(f"no blend is recommended: {why}")
         return Sweep(config, table, num_runs, (), None, tuple(notes))
     target = np.array(table.runs.target)
-    laws: list[Law] = [LogLinear()]
-    try:
-        laws.append(Boosted())
-    except ModuleNotFoundError as error:
-        notes.append(f"a law is left out: {error}")
-    fits = [fit_law(law, shares, table.losses, target) for law in laws]
+    fits: list[Fit] = []
+    for name, law in LAWS.items():
+        try:
+            fits.append(fit_law(name, law, shares, table.losses, target))
+        except ModuleNotFoundError as error:
+            notes.append(f"a law is left out: {error}")
     fits.sort(key=lambda fit: (-fit.rank, fit.error))
     best = fits[0]
     if best.rank < config.least_rank:
@@ -317,8 +309,14 @@ def page(sweep: Sweep) -> str:
     """Return the page as HTML: one file, which needs no network."""
     title = f"Sweep {sweep.config.file.stem}"
     drawn = Drawn(scatters=[*_scatters(sweep)])
-    head = f"<header><h1>{in_html(title)}</h1></header>"
-    return document(title, [head, *_body(sweep, drawn)], drawn)
+    parts = [
+        f"<header><h1>{in_html(title)}</h1></header>",
+        *(f"<p>{in_html(line)}</p>" for line in str(sweep).splitlines()),
+        drawn.html,
+        _sources(sweep),
+        _runs(sweep),
+    ]
+    return document(title, parts, drawn)
 
 
 def _scatters(sweep: Sweep) -> Iterator[Scatter]:
@@ -364,35 +362,6 @@ def _scatters(sweep: Sweep) -> Iterator[Scatter]:
             ],
             has_diagonal=True,
         )
-
-
-def _body(sweep: Sweep, drawn: Drawn) -> Iterator[str]:
-    finished = f"{len(sweep.table.rows)} of {sweep.num_runs} runs are finished."
-    yield f"<p>{finished}</p>"
-    found = sweep.recommendation
-    if found is not None:
-        yield "".join(f"<p>{in_html(line)}</p>" for line in str(found).splitlines())
-    yield "".join(f"<p>note: {in_html(each)}</p>" for each in sweep.notes)
-    yield drawn.html
-    yield html_table(
-        "Laws",
-        ("law", "blends", "rank correlation", "error", "spread of the target"),
-        [
-            (
-                fit.name,
-                str(fit.num_blends),
-                f"{fit.rank:.3f}",
-                f"{fit.error:.4f}",
-                f"{fit.spread:.4f}",
-            )
-            for fit in sweep.fits
-        ],
-        left={0},
-        note="Error and rank correlation are cross-validated: of blends that the law "
-        "has not seen.",
-    )
-    yield _sources(sweep)
-    yield _runs(sweep)
 
 
 def _sources(sweep: Sweep) -> str:

@@ -1,8 +1,8 @@
 """Laws from a blend to its held-out losses, and how well they predict unseen blends.
 
-`LogLinear` has one curve for each held-out loss, c + exp(t . r), where r are the shares
-of the sources (Ye et al., *Data Mixing Laws*, arXiv 2403.16952; their factor k is part
-of t, because shares sum to 1). `Boosted` is gradient-boosted trees (Liu et al.,
+`log_linear` has one curve for each held-out loss, c + exp(t . r), where r are the
+shares of the sources (Ye et al., *Data Mixing Laws*, arXiv 2403.16952; their factor k
+is part of t, because shares sum to 1). `boosted` is gradient-boosted trees (Liu et al.,
 *RegMix*, arXiv 2407.01492). A weighted sum of such losses judges a blend.
 """
 
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store import missing_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
     Floats = npt.NDArray[np.float64]
     Predict = Callable[[Floats], Floats]
+    Law = Callable[[Floats, Floats], Predict]
 
 _FOLDS = 10
 _RIDGE = 1e-4
@@ -29,32 +30,8 @@ _FLOORS = np.geomspace(0.02, 30, 24)
 """How far the floor c lies below the least loss, in units of the losses' range."""
 
 
-class Law(Protocol):
-    """A family of functions from shares to a loss.
-
-    Any class of this shape can be fitted by `fit_law`:
-
-    >>> class Mean:
-    ...     name = "mean"
-    ...     def fit(self, shares, losses):
-    ...         return lambda x: np.full(len(x), losses.mean())
-    >>> law: Law = Mean()
-    >>> law.fit(np.eye(2), np.array([1.0, 3.0]))(np.eye(2)).tolist()
-    [2.0, 2.0]
-    """
-
-    @property
-    def name(self) -> str:
-        """The law's name in a report."""
-        ...
-
-    def fit(self, shares: Floats, losses: Floats) -> Predict:
-        """Return the function of the family that fits the losses of some blends."""
-        ...
-
-
-class LogLinear:
-    """The loss is a floor plus an exponential of a weighted sum of the shares.
+def log_linear(shares: Floats, losses: Floats) -> Predict:
+    """Return the curve in which a loss is a floor plus an exponential of the shares.
 
     For each of 24 floors, log(loss - floor) is fitted by least squares, weighted so
     that errors count as errors of the loss. The floor with the least error stays. There
@@ -62,72 +39,63 @@ class LogLinear:
 
     >>> shares = np.array([[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.9, 0.1]])
     >>> losses = 2 + np.exp(shares @ [-1.0, 0.5])
-    >>> LogLinear().fit(shares, losses)(np.array([[0.7, 0.3]])).round(2).tolist()
+    >>> log_linear(shares, losses)(np.array([[0.7, 0.3]])).round(2).tolist()
     [2.58]
     """
-
-    name = "log-linear"
-
-    def fit(self, shares: Floats, losses: Floats) -> Predict:
-        """Return the best curve."""
-        mean = shares.mean(0)
-        rows = np.column_stack([np.ones(len(shares)), shares - mean])
-        low, extent = losses.min(), max(np.ptp(losses), 1e-9)
-        best = math.inf
-        found: tuple[float, Floats] = (0.0, np.zeros(rows.shape[1]))
-        penalty = _RIDGE * np.eye(rows.shape[1])
-        penalty[0, 0] = 0.0
-        for below in _FLOORS:
-            floor = low - below * extent
-            above = losses - floor
-            weights = (above / above.mean()) ** 2
-            weighted = rows * weights[:, None]
-            slope = np.linalg.solve(
-                weighted.T @ rows + penalty * len(rows), weighted.T @ np.log(above)
-            )
-            error = float(np.square(floor + np.exp(rows @ slope) - losses).sum())
-            if error < best:
-                best, found = error, (floor, slope)
-        floor, slope = found
-        return lambda x: floor + np.exp(slope[0] + (x - mean) @ slope[1:])
+    mean = shares.mean(0)
+    rows = np.column_stack([np.ones(len(shares)), shares - mean])
+    low, extent = losses.min(), max(np.ptp(losses), 1e-9)
+    best = math.inf
+    found: tuple[float, Floats] = (0.0, np.zeros(rows.shape[1]))
+    penalty = _RIDGE * np.eye(rows.shape[1])
+    penalty[0, 0] = 0.0
+    for below in _FLOORS:
+        floor = low - below * extent
+        above = losses - floor
+        weights = (above / above.mean()) ** 2
+        weighted = rows * weights[:, None]
+        slope = np.linalg.solve(
+            weighted.T @ rows + penalty * len(rows), weighted.T @ np.log(above)
+        )
+        error = float(np.square(floor + np.exp(rows @ slope) - losses).sum())
+        if error < best:
+            best, found = error, (floor, slope)
+    floor, slope = found
+    return lambda x: floor + np.exp(slope[0] + (x - mean) @ slope[1:])
 
 
-class Boosted:
-    """Gradient-boosted trees of scikit-learn.
+def boosted(shares: Floats, losses: Floats) -> Predict:
+    """Return gradient-boosted trees of scikit-learn, always the same for the same data.
 
     Raises:
         ModuleNotFoundError: scikit-learn is not installed.
 
     >>> try:
-    ...     law = Boosted()
+    ...     predict = boosted(np.eye(4), np.arange(4.0))
     ... except ModuleNotFoundError:  # without the extra `sweep`
-    ...     law = LogLinear()
-    >>> law.fit(np.eye(4), np.arange(4.0))(np.eye(4)).shape
+    ...     predict = log_linear(np.eye(4), np.arange(4.0))
+    >>> predict(np.eye(4)).shape
     (4,)
     """
-
-    name = "gradient-boosted"
-
-    def __init__(self) -> None:
-        try:
-            from sklearn.ensemble import (  # pyright: ignore[reportMissingTypeStubs]
-                GradientBoostingRegressor,
-            )
-        except ModuleNotFoundError as error:
-            what = "the gradient-boosted law"
-            raise missing_extra(what, "sklearn", "roxxel", "sweep") from error
-        self._make: Any = GradientBoostingRegressor
-
-    def fit(self, shares: Floats, losses: Floats) -> Predict:
-        """Return the mean of the trees, always the same for the same blends."""
-        trees = self._make(
-            n_estimators=150,
-            learning_rate=0.08,
-            max_depth=2,
-            subsample=0.8,
-            random_state=0,
+    try:
+        from sklearn.ensemble import (  # pyright: ignore[reportMissingTypeStubs]
+            GradientBoostingRegressor,
         )
-        return trees.fit(shares, losses).predict
+    except ModuleNotFoundError as error:
+        what = "the gradient-boosted law"
+        raise missing_extra(what, "sklearn", "roxxel", "sweep") from error
+    trees: Any = GradientBoostingRegressor(
+        n_estimators=150,
+        learning_rate=0.08,
+        max_depth=2,
+        subsample=0.8,
+        random_state=0,
+    )
+    return trees.fit(shares, losses).predict
+
+
+LAWS: Mapping[str, Law] = {"log-linear": log_linear, "gradient-boosted": boosted}
+"""The laws that a sweep tries, by name."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +115,7 @@ class Fit:
 
     >>> shares = np.random.RandomState(0).dirichlet([1, 1], 12)
     >>> losses = 2 + np.exp(shares @ [[-1.0], [0.5]])
-    >>> fit = fit_law(LogLinear(), shares, losses, target=np.ones(1))
+    >>> fit = fit_law("log-linear", log_linear, shares, losses, target=np.ones(1))
     >>> fit.rank > 0.9
     True
     """
@@ -176,11 +144,13 @@ def least_blends(shares: Floats) -> int:
     return free + 4
 
 
-def fit_law(law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
+def fit_law(name: str, law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
     """Fit a law to each held-out loss, and cross-validate the target.
 
     Args:
-        law: The law.
+        name: The law's name in a report.
+        law: Maps the shares of some blends and their losses to the function that fits
+            them.
         shares: A row of shares for each blend.
         losses: A row of held-out losses for each blend.
         target: How much each loss counts.
@@ -192,7 +162,7 @@ def fit_law(law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
         rest = np.setdiff1d(order, part)
         unseen[part] = _fitted(law, shares[rest], losses[rest])(shares[part]) @ target
     return Fit(
-        law.name,
+        name,
         len(shares),
         float(np.sqrt(np.square(unseen - measured).mean())),
         float(measured.std()),
@@ -203,7 +173,7 @@ def fit_law(law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
 
 
 def _fitted(law: Law, shares: Floats, losses: Floats) -> Predict:
-    functions = [law.fit(shares, column) for column in losses.T]
+    functions = [law(shares, column) for column in losses.T]
     return lambda x: np.column_stack([function(x) for function in functions])
 
 
