@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from roxxel.recipe.llama_config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _FIELDS = {
     "vocab_size": "vocab_size",
@@ -107,8 +107,6 @@ _KEYS = {"channels": "head_width"}
 
 _GENERATION = "generation_config.json"
 
-_INDEX, _WHERE = "model.safetensors.index.json", "weight_map"
-
 _DTYPES = ("F32", "F16", "BF16")
 """Types of arrays in safetensors files whose values all fit float32."""
 
@@ -156,8 +154,8 @@ def export_model(
     if len(shards) > 1:
         total = sum(array.nbytes for array in arrays.values())
         where = {name: file for file, names in shards.items() for name in names}
-        index = {"metadata": {"total_size": total}, _WHERE: where}
-        texts[_INDEX] = _json(index)
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        texts["model.safetensors.index.json"] = _json(index)
     ends = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
     known = {name: x for name, x in ends.items() if x is not None}
     # What the tokenizer's own files say counts first.
@@ -184,17 +182,11 @@ def write_config(
         dtype: Type of the weights beside the file; `roxxel ckpt export` writes float32.
 
     Raises:
-        TypeError: `config` is neither a config nor a model.
         ValueError: No class of transformers computes this model.
         OSError: The folder does not exist, or cannot be written.
     """
     if isinstance(config, Llama):
         config = config.config
-    if not isinstance(cast("Any", config), LlamaConfig):
-        raise TypeError(
-            f"config must be a LlamaConfig or a Llama, got {type(config).__name__}; "
-            "only these models have a config.json"
-        )
     model_type = _architecture_of(config)
     values = {key: getattr(config, field) for key, field in _FIELDS.items()}
     values["head_dim"] = config.channels
@@ -323,17 +315,19 @@ def load(folder: str | Path, **changes: Any) -> Llama:
 
     Raises:
         ValueError: A weight is missing in the files, unknown to the model, or has
-            another shape or type; or the index lists other weights.
+            another shape or type.
         ModuleNotFoundError: The extra `hf` is not installed.
     """
     _library("reading weights", "safetensors")
     config = read_config(folder, **changes)
     model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
-    found = read_weights(model, folder)
-    graphdef, state = nnx.split(model)
-    structure = jax.tree.structure(nnx.to_pure_dict(state))
-    arrays = [jnp.asarray(array) for array in found.values()]
-    return nnx.merge(graphdef, jax.tree_util.tree_unflatten(structure, arrays))
+    _put(model, map(jnp.asarray, read_weights(model, folder).values()))
+    return model
+
+
+def _put(model: Llama, arrays: Iterable[jax.Array]) -> None:
+    structure = jax.tree.structure(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+    nnx.update(model, jax.tree.unflatten(structure, arrays))
 
 
 class FolderWeights:
@@ -374,16 +368,12 @@ class FolderWeights:
                 f"{self}: config.json declares another model; write under "
                 f"[model_args]: {', '.join(differing)}"
             )
-        placed = [
-            jax.make_array_from_callback(array.shape, old.sharding, array.__getitem__)
-            for array, (_, old) in zip(
-                read_weights(model, self._folder).values(),
-                _named_arrays(model),
-                strict=True,
-            )
-        ]
-        structure = jax.tree.structure(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
-        nnx.update(model, jax.tree.unflatten(structure, placed))
+        found = read_weights(model, self._folder)
+        placed = (
+            jax.make_array_from_callback(old.shape, old.sharding, found[n].__getitem__)
+            for n, old in _named_arrays(model)
+        )
+        _put(model, placed)
 
 
 def read_weights(
@@ -428,8 +418,7 @@ def _files_of_arrays(folder: Path) -> dict[str, Path]:
     """Return the file of each array in a folder, by the array's name.
 
     Raises:
-        ValueError: A file cannot be read, two hold the same array, or the files are
-            not those of the index.
+        ValueError: A file cannot be read, or two hold the same array.
     """
     safetensors = _library("reading weights", "safetensors")
     files: dict[str, Path] = {}
@@ -450,28 +439,7 @@ def _files_of_arrays(folder: Path) -> dict[str, Path]:
                     "the files of one model in the folder"
                 )
             files[name] = path
-    index = folder / _INDEX
-    if index.exists():
-        _check_index(index, files)
     return files
-
-
-def _check_index(index: Path, files: Mapping[str, Path]) -> None:
-    """Raise ValueError unless an index lists exactly these arrays in these files."""
-    remedy = "copy all files of the model again, and no others"
-    found: Any = parse_object(read_file(index, MAX_BYTES), str(index), remedy).get(
-        _WHERE
-    )
-    # Without a map, the index lists no file.
-    listed: dict[str, object] = found if isinstance(found, dict) else {}
-    for name in {**listed, **files}:
-        here = files[name].name if name in files else "no file"
-        there = listed.get(name, "no file")
-        if here != there:
-            raise ValueError(
-                f"{index}: {name} is in {there} by the index, but in {here} of the "
-                f"folder; {remedy}"
-            )
 
 
 def _tensors(
