@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel import Roxxel, check_replay, open_run, replay, verify
 from roxxel.cli import main
@@ -258,18 +258,17 @@ def test_a_check_names_whatever_a_receipt_does_not_hold(
     assert not (again / "replay.json").exists()
 
 
-@pytest.mark.parametrize("name", ["start", "each"])
 def test_a_receipt_of_another_choice_does_not_hold(
-    project: Path, found: Replay, tmp_path: Path, name: str
+    project: Path, unread: Replay, tmp_path: Path
 ) -> None:
-    table = json.loads(found.receipt.read_text())
-    table[name] = {"start": 0, "each": True}[name]
+    table = json.loads(unread.receipt.read_text()) | {"start": 24, "each": True}
     receipt = tmp_path / "receipt.json"
     receipt.write_text(json.dumps(table))
 
     lines = check_replay(receipt, project / "run")
 
-    assert any(line.startswith(("branches.without", "checkpoint")) for line in lines)
+    for named in ("branches.without", "checkpoint"):
+        assert any(line.startswith(named) for line in lines)
 
 
 def test_the_command_checks_a_receipt(
@@ -396,7 +395,8 @@ def test_the_text_s_own_loss_is_no_part_of_eval_loss(
     assert result.effect(branch) == result.change(branch, "eval_loss/withdrawn")
 
 
-@given(st.sets(st.text(min_size=1), min_size=2), st.integers(0, 99))
+@settings(max_examples=20)
+@given(st.sets(st.text(min_size=1), min_size=2, max_size=20), st.integers(0, 99))
 @example({"x y", "x-y", "X-y", "x.y", "x.z", "a" * 300, "a" * 301}, 12)
 def test_no_two_branches_have_one_folder(sources: set[str], number: int) -> None:
     names = [f"{source}:{number}" for source in sources]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +14,14 @@ from roxxel.cli import main
 from roxxel.config import load_config, make_trainer
 from roxxel.runs.compared import Parting
 from roxxel.runs.verify import Verification
-from roxxel_train import NonFiniteError, RunFolderError
+from roxxel_train import RunFolderError
 
 from .helpers import run_python
 from .runs import facts, forge, forged, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 MODEL = """
 import jax
@@ -204,7 +204,7 @@ def test_a_program_on_some_devices_is_trained_again_on_as_many(tmp_path: Path) -
     assert "bit-equal" in done.stdout, done.stdout
 
 
-def test_progress_is_a_few_lines_and_the_log_of_a_failure_is_named(
+def test_progress_is_a_few_lines(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[str] = []
@@ -214,14 +214,6 @@ def test_progress_is_a_few_lines_and_the_log_of_a_failure_is_named(
     assert len(lines) < 6
     assert "step 4 of 10" in lines[2]
     assert capsys.readouterr() == ("", "")
-
-    code = copy.parent / "tiny.py"
-    code.write_text(code.read_text().replace(").mean()", ").mean() / 0"))
-    with pytest.raises(NonFiniteError):
-        verify(copy, range(3), trust=True, say=lines.append)
-    log = Path(lines[-1].rpartition(": ")[2])
-    assert "NonFiniteError" in log.read_text()
-    log.unlink()
 
 
 def take_the_step_of_another_run(run: Path) -> None:

@@ -105,6 +105,7 @@ from roxxel.config._text import (
 )
 from roxxel.config._trainer import (
     NOT_REPEATED,
+    AsTrained,
     declaration_of,
     make_model,
     make_pair,
@@ -117,6 +118,7 @@ from roxxel.config._values import config_differences, config_values
 __all__ = [
     "NOT_REPEATED",
     "TOP_KEYS",
+    "AsTrained",
     "Blend",
     "BlendTable",
     "ConfigError",

@@ -12,7 +12,7 @@ import inspect
 import tomllib
 import traceback
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import tomlkit
@@ -61,13 +61,27 @@ _HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
 """The class that loads the weights of `init_from = "hf:FOLDER"`."""
 
 
+@dataclass(frozen=True)
+class AsTrained:
+    """What a run reads and uses, to train its steps again.
+
+    Attributes:
+        data: `Sampler.state` of its data; see `Curriculum.as_read`.
+        held_out: The same for held-out sets, as for `open_eval_curriculum`.
+        devices: The devices of its mesh; None for all devices.
+
+    Example:
+        >>> AsTrained({"seed": 0}, {}).data["seed"]
+        0
+    """
+
+    data: Mapping[str, Any]
+    held_out: Mapping[str, Mapping[str, Any]]
+    devices: Sequence[Any] | None = None
+
+
 def make_trainer(
-    config: RunConfig,
-    data: Mapping[str, Any] | None = None,
-    held_out: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    devices: Sequence[Any] | None = None,
-    logger: Logger | None = None,
+    config: RunConfig, again: AsTrained | None = None, logger: Logger | None = None
 ) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
@@ -77,10 +91,8 @@ def make_trainer(
 
     Args:
         config: The config.
-        data: `Sampler.state` of a run whose data is read; see `Curriculum.as_read`.
-            None reads the corpora as they are now.
-        held_out: The same for held-out sets, as for `open_eval_curriculum`.
-        devices: The devices of the mesh; None for all devices.
+        again: The run whose steps are trained again; None reads the corpora as they are
+            now, and uses all devices.
         logger: As for `Trainer`.
 
     Raises:
@@ -98,10 +110,10 @@ def make_trainer(
                 f"write {name} = {example}"
             )
     curriculum = open_curriculum(config)
-    if data is not None:
-        curriculum = curriculum.as_read(data)
+    if again is not None:
+        curriculum = curriculum.as_read(again.data)
     check_model_data(config, curriculum)
-    sets = open_eval_curriculum(config, held_out)
+    sets = open_eval_curriculum(config, again and again.held_out)
 
     from roxxel_train import Trainer
 
@@ -119,7 +131,7 @@ def make_trainer(
             seed=config.seed,
             eval_curriculum=sets,
             logger=logger,
-            **{**given, **_mesh_keywords(config, devices)},
+            **{**given, **_mesh_keywords(config, again and again.devices)},
         )
     if trainer.folder is not None:
         trainer.declaration = declaration_of(config, trainer.folder)

@@ -25,7 +25,7 @@ from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
 
-from roxxel.config import load_config
+from roxxel.config import load_config, make_trainer
 from roxxel.replaying._branches import (
     CONTROL,
     HELD_OUT,
@@ -44,7 +44,7 @@ from roxxel.replaying._choice import (
     listed,
     one_by_one,
 )
-from roxxel.replaying._effects import Arrays, Comparison, compare, losses
+from roxxel.replaying._effects import Comparison, compare, losses, norm, parameters
 from roxxel.replaying._receipt import (
     REPLAY_RECEIPTS,
     Equality,
@@ -54,14 +54,9 @@ from roxxel.replaying._receipt import (
 )
 from roxxel.replaying._request import Asked, Withdrawn, withdraw
 from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
-from roxxel.runs.again import (
-    config_of,
-    devices_of,
-    held_out_states,
-    scratch_folder,
-)
+from roxxel.runs.again import as_trained, config_of, scratch_folder
 from roxxel.runs.run import Run, open_run
-from roxxel.runs.trained import is_complete, train, write_configs
+from roxxel.runs.trained import is_complete, write_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,8 +90,7 @@ class Branch:
         name: `"control"`, `"without"`, or the document that is left out: `"web:3"`.
         folder: Folder of the branch, an ordinary run.
         step: Its last step.
-        state: SHA-256 of model and optimizer there.
-        parameters: SHA-256 of the trained parameters there.
+        state: The digest of model and optimizer there, as in `metrics.jsonl`.
         feed: The digest of all batches, as in `metrics.jsonl`.
         losses: Losses by name and step, as in `metrics.jsonl`.
         distance: Euclidean distance of its parameters from those of the control.
@@ -104,7 +98,7 @@ class Branch:
 
     Example:
         >>> losses = {"loss": {10: 2.5, 20: 2.25}}
-        >>> Branch("web:3", "run-replay/without-web-3", 20, "", "", "", losses).final(
+        >>> Branch("web:3", "run-replay/without-web-3", 20, "", "", losses).final(
         ...     "loss"
         ... )
         2.25
@@ -114,7 +108,6 @@ class Branch:
     folder: str
     step: int
     state: str
-    parameters: str
     feed: str
     losses: Mapping[str, Mapping[int, float]] = field(repr=False)
     distance: float = 0.0
@@ -146,7 +139,7 @@ class Replay:
     Example:
         >>> ends = {"control": 2.5, "without": 2.75}
         >>> control, without = (
-        ...     Branch(name, name, 9, "", "", "", {"eval_loss/web": {9: end}})
+        ...     Branch(name, name, 9, "", "", {"eval_loss/web": {9: end}})
         ...     for name, end in ends.items()
         ... )
         >>> comparison = Comparison(9, is_equal=True, num_rows=4, first_difference=None)
@@ -422,9 +415,9 @@ def _trained_again(
         for name, out in {**left_out, CONTROL: {}}.items()
     }
     complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
-    data = original.files.data().state
-    devices = devices_of(original.files.newest_start)
-    held_out = {name or HELD_OUT: x for name, x in held_out_states(original).items()}
+    again = as_trained(original, original.files.newest_start)
+    held_out = {name or HELD_OUT: x for name, x in again.held_out.items()}
+    again = replace(again, held_out=held_out)
     barrier("replay: every process has read what was there")
     if process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -435,9 +428,7 @@ def _trained_again(
         if name in complete:
             continue
         say(f"branch {number} of {len(configs)}: {name}")
-        train(
-            load_config(of_branch.file), data=data, held_out=held_out, devices=devices
-        )
+        make_trainer(load_config(of_branch.file), again).run()
     # Their code is that of the run.
     runs = {
         name: open_run(str(each.run_folder), sources, trust=True)
@@ -478,21 +469,20 @@ def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
 def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
     """Return the results of the branches, each compared with the control."""
     control = runs[CONTROL]
-    of_control = Arrays.at(control, control.trained_steps)
+    of_control = parameters(control, control.trained_steps)
     found: dict[str, Branch] = {}
     for name, run in runs.items():
         step = run.trained_steps
-        arrays = of_control if run is control else Arrays.at(run, step)
+        trained = of_control if run is control else parameters(run, step)
         found[name] = Branch(
             name=name,
             folder=str(run.path),
             step=step,
-            state=arrays.digest,
-            parameters=arrays.parameters_digest,
+            state=run.files.saves()[step],
             feed=run.files.newest_rows.get("train", {}).get("digest", ""),
             losses=losses(run, start),
-            distance=arrays.distance(of_control),
-            norm=arrays.norm,
+            distance=norm(trained, of_control),
+            norm=norm(trained),
         )
     return found
 
@@ -526,10 +516,7 @@ def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Replay
             compared.num_rows,
             compared.first_difference,
         ),
-        branches={
-            one.name: Result(one.step, one.state, one.parameters, one.feed)
-            for one in branches
-        },
+        branches={one.name: Result(one.step, one.state, one.feed) for one in branches},
         losses={
             one.name: {name: dict(losses) for name, losses in one.losses.items()}
             for one in branches

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import Roxxel
-from roxxel_store.records import number
 from roxxel_train import RunFolderError
 
 from roxxel.config import open_curriculum
@@ -33,34 +32,21 @@ class Start:
     Attributes:
         step: Its step; 0 for the beginning of the run, which needs no checkpoint.
         first: First step that learns the left-out tokens; None if no step does.
-        removed: A later checkpoint before `first` that the run has saved and removed
-            again; None if there was none.
 
     >>> str(Start(120, 130))
     'step 130 learns it first, and the newest checkpoint before it is that of step 120'
-    >>> print(str(Start(80, 130, removed=120)).rpartition(", so ")[2])
-    40 more steps are trained again; keep_every keeps checkpoints for ever
     """
 
     step: int
     first: int | None
-    removed: int | None = None
 
     def __str__(self) -> str:
-        """Describe where the branches begin, and what that costs."""
         if self.first is None:
             return f"no step learns it; the branches begin at step {self.step:,}"
         begin = f"step {self.first:,} learns it first, and "
         if not self.step:
             return f"{begin}the branches train from the beginning"
-        found = f"the newest checkpoint before it is that of step {self.step:,}"
-        if self.removed is None:
-            return begin + found
-        return (
-            f"{begin}{found}: the run removed that of step {self.removed:,}, so "
-            f"{self.removed - self.step:,} more steps are trained again; keep_every "
-            "keeps checkpoints for ever"
-        )
+        return f"{begin}the newest checkpoint before it is that of step {self.step:,}"
 
 
 def listed(
@@ -181,12 +167,7 @@ def find_start(
             "branches from the beginning, and for the next run a smaller keep_every, "
             "which keeps checkpoints for ever"
         )
-    every = run.files.settings.get("checkpoint_every")
-    found, removed = max(before), None
-    if number(every) is not None and isinstance(every, int):
-        saved = first // every * every
-        removed = saved if saved > found else None
-    return Start(found, first, removed)
+    return Start(max(before), first)
 
 
 def _check_step(run: Run, step: int, first: int | None, kept: Sequence[int]) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel_ckpt import Checkpointer
@@ -24,52 +22,34 @@ if TYPE_CHECKING:
 
     from roxxel.runs.run import Run
 
+    Parameters = Mapping[str, npt.NDArray[np.float64]]
+
 _ROOTS = ("model/", "optimizer/")
 
 
-@dataclass(frozen=True)
-class Arrays:
-    """The arrays of a checkpoint.
+def parameters(run: Run, step: int) -> Parameters:
+    """Return the trained parameters of a run's checkpoint, by name."""
+    config = run.config
+    assert config is not None  # noqa: S101 - `replay` checks it
+    model, optimizer = make_pair(config, run.files.data().state)
+    path = f"{run.path}/checkpoints"
+    with Checkpointer(path, model, optimizer, read_only=True) as checkpointer:
+        checkpointer.restore(step)
+    state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    return {
+        jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
+        for path, leaf in leaves
+    }
 
-    Attributes:
-        digest: SHA-256 of model and optimizer, random streams included.
-        parameters: The trained parameters, by name.
-    """
 
-    digest: str
-    parameters: Mapping[str, npt.NDArray[Any]]
-
-    @classmethod
-    def at(cls, run: Run, step: int) -> Arrays:
-        """Read the arrays of a run's checkpoint."""
-        config = run.config
-        assert config is not None  # noqa: S101 - `replay` checks it
-        model, optimizer = make_pair(config, run.files.data().state)
-        path = f"{run.path}/checkpoints"
-        with Checkpointer(path, model, optimizer, read_only=True) as checkpointer:
-            checkpointer.restore(step)
-        whole = {"model": nnx.state(model), "optimizer": nnx.state(optimizer)}
-        return cls(_digest(whole), dict(_leaves(nnx.state(model, nnx.Param))))
-
-    @property
-    def parameters_digest(self) -> str:
-        """SHA-256 of the parameters alone."""
-        return _digest_of(self.parameters.items())
-
-    def distance(self, other: Arrays) -> float:
-        """Return the Euclidean distance of the parameters."""
-        return math.sqrt(
-            sum(
-                float(np.square(_wide(a) - _wide(other.parameters[name])).sum())
-                for name, a in self.parameters.items()
-            )
-        )
-
-    @property
-    def norm(self) -> float:
-        """The Euclidean norm of the parameters."""
-        parameters = self.parameters.values()
-        return math.sqrt(sum(float(np.square(_wide(a)).sum()) for a in parameters))
+def norm(parameters: Parameters, other: Parameters | None = None) -> float:
+    """Return the Euclidean norm of parameters, or of their difference from others."""
+    squares = (
+        np.square(values - (0 if other is None else other[name])).sum()
+        for name, values in parameters.items()
+    )
+    return math.sqrt(sum(map(float, squares)))
 
 
 @dataclass(frozen=True)
@@ -92,21 +72,16 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return the comparison as one sentence."""
-        rows = f"{self.num_rows} rows of its log"
         if self.step is None:
-            text = f"no step with a checkpoint in both; {rows} "
-            text += (
-                "are equal"
-                if self.first_difference is None
-                else f"differ from step {self.first_difference} on"
-            )
-        elif self.is_equal and self.first_difference is None:
-            return f"equals the run bit for bit at step {self.step:,}, and in {rows}"
+            state = "has no step with a checkpoint in common with the run"
+        elif self.is_equal:
+            state = f"equals the run bit for bit at step {self.step:,}"
         else:
-            at = self.first_difference
-            where = "" if at is None else f"; the log differs from step {at:,} on"
-            text = f"differs from the run at step {self.step:,}{where}"
-        return f"{text}; {'; '.join(self.reasons)}" if self.reasons else text
+            state = f"differs from the run at step {self.step:,}"
+        first = self.first_difference
+        where = "are equal" if first is None else f"differ from step {first:,} on"
+        rows = f"{self.num_rows} rows of its log {where}"
+        return "; ".join([state, rows, *self.reasons])
 
 
 def compare(run: Run, control: Run, start: int) -> Comparison:
@@ -162,31 +137,3 @@ def _other_fields(run: Run, control: Run) -> Iterator[str]:
 def _train_rows(run: Run, start: int) -> dict[int, dict[str, Any]]:
     rows = (row for row in run.metrics if row["kind"] == "train")
     return {row["step"]: row for row in rows if row["step"] > start}
-
-
-def _leaves(state: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    tree = nnx.to_pure_dict(state)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)  # noqa: PLW2901 - its words
-        yield jax.tree_util.keystr(path), np.asarray(leaf)
-
-
-def _digest(parts: Mapping[str, Any]) -> str:
-    return _digest_of(
-        (f"{part}{name}", leaf)
-        for part, state in parts.items()
-        for name, leaf in _leaves(state)
-    )
-
-
-def _digest_of(leaves: Any) -> str:
-    digest = hashlib.sha256()
-    for name, leaf in leaves:
-        digest.update(f"{name} {leaf.dtype} {leaf.shape}\n".encode())
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    return digest.hexdigest()
-
-
-def _wide(leaf: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    return leaf.astype(np.float64)

@@ -24,7 +24,6 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
 
     step: int
     state: str
-    parameters: str
     feed: str
 
 

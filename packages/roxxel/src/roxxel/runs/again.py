@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkstemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -28,6 +27,7 @@ from roxxel_train.starts import environment_differences
 
 from roxxel.config import (
     NOT_REPEATED,
+    AsTrained,
     ConfigError,
     config_differences,
     config_values,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from roxxel.config import RunConfig
     from roxxel.runs.run import Run
 
-_LOG = "system.log"
 _KEPT = 1_000_000  # more checkpoints than an interval has
 _scratches = Channel("again/scratch")
 
@@ -73,9 +72,6 @@ def trained_again(
 ) -> Run:
     """Train the steps of a run after `start` and up to `stop` again, and open the run.
 
-    The log of this training is in its folder alone. If the training fails, the log is
-    kept, and `say` names it.
-
     Args:
         run: The run.
         start: A step with a checkpoint of the run, or its first step.
@@ -99,40 +95,55 @@ def trained_again(
         begun = run.files.start_of(mark)
         log = Logger(folder / "again", [progress], terminal=False)
         try:
-            trainer = make_trainer(
-                changed,
-                _data_state(run, begun),
-                held_out_states(run),
-                devices=devices_of(begun),
-                logger=log,
-            )
+            trainer = make_trainer(changed, as_trained(run, begun), log)
         except (ConfigError, StateMismatch) as error:
             reason = str(error).removeprefix(f"{changed.file}: ")
             raise RunFolderError(
                 f"{run.files.path / METRICS}: by its config for step {mark}, the run "
                 f"cannot be trained again: {reason}"
             ) from error
-        try:
-            trainer.run(until=mark)
-        except Exception:
-            written = folder / "again" / _LOG
-            if process_index() == 0 and written.exists():
-                number, name = mkstemp(prefix="roxxel-", suffix=".log")
-                os.close(number)
-                shutil.copyfile(written, name)
-                say(f"the log of the training that failed: {name}")
-            raise
+        trainer.run(until=mark)
     return open_run(folder / "again", run.moved, trust=True)
 
 
-def _data_state(run: Run, start: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_trained(run: Run, start: Mapping[str, Any]) -> AsTrained:
+    """Return what a start of a run has read and used, from its row.
+
+    Raises:
+        RunFolderError: The row does not say which data the start reads.
+    """
     try:
-        return start["data"]["state"]
+        data = start["data"]["state"]
     except (KeyError, TypeError) as error:
         raise RunFolderError(
             f"{run.files.path / METRICS}: the row of a start does not say which data "
             "it reads; restore the file"
         ) from error
+    return AsTrained(data, _held_out_states(run), _devices_of(start))
+
+
+def _devices_of(start: Mapping[str, Any]) -> list[Any] | None:
+    """Return as many devices as a start used, or None if there are no more than these.
+
+    Sums over another number of devices have other bits.
+    """
+    mesh, devices = start.get("mesh"), jax.devices()
+    if not isinstance(mesh, dict) or jax.process_count() > 1:
+        return None  # Each process must have some of the devices.
+    sizes = cast("dict[str, Any]", mesh).values()
+    count = math.prod(sizes) if all(map(is_count, sizes)) else 0
+    return devices[:count] if 0 < count < len(devices) else None
+
+
+def _held_out_states(run: Run) -> dict[str, Any]:
+    """Return the data state of each held-out set that a run has measured, by name."""
+    record: Any = (run.files.record or {}).get("held_out")
+    for each in run.checkpoints[-1:]:
+        record = each.extra.get("held_out", record)
+    try:
+        return dict(record["states"])
+    except (KeyError, TypeError, ValueError):  # None, or a record of somebody else
+        return {}
 
 
 class _Progress:
@@ -148,22 +159,6 @@ class _Progress:
         if row["kind"] == "train" and self._told + self._every <= step < self._stop:
             self._told = step
             self._say(f"  step {step} of {self._stop}")
-
-
-def devices_of(start: Mapping[str, Any]) -> list[Any] | None:
-    """Return as many devices as a start used, or None if there are no more than these.
-
-    Sums over another number of devices have other bits.
-
-    Args:
-        start: Row of the start.
-    """
-    mesh, devices = start.get("mesh"), jax.devices()
-    if not isinstance(mesh, dict) or jax.process_count() > 1:
-        return None  # Each process must have some of the devices.
-    sizes = cast("dict[str, Any]", mesh).values()
-    count = math.prod(sizes) if all(map(is_count, sizes)) else 0
-    return devices[:count] if 0 < count < len(devices) else None
 
 
 def config_of(run: Run, step: int | None = None) -> RunConfig:
@@ -198,17 +193,6 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
             begun = {option: parent.below(absolute(config.corpus(str(given))))}
             config = replace(config, trainer=replace(config.trainer, **begun))
     return run.with_moved(config)
-
-
-def held_out_states(run: Run) -> dict[str, Any]:
-    """Return the data state of each held-out set that a run has measured, by name."""
-    record: Any = (run.files.record or {}).get("held_out")
-    for each in run.checkpoints[-1:]:
-        record = each.extra.get("held_out", record)
-    try:
-        return dict(record["states"])
-    except (KeyError, TypeError, ValueError):  # None, or a record of somebody else
-        return {}
 
 
 def explanations(run: Run, again: Run) -> Iterator[str]:

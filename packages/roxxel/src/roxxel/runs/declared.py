@@ -45,17 +45,15 @@ def config_of_program(
     row = run.start_of(step)
     made = find_object(str(row.get("made_by")).encode()) or {}
     own = row.get("own")
+    what = ""
     if made.get("function") != "llama" or not isinstance(own, list):
+        what = "a model that is not of roxxel.models.llama"
+    elif own:
+        what = f"{' and '.join(map(str, cast('list[Any]', own)))} of its own"
+    if what:
         raise RunFolderError(
-            f"{run}: a Python program started this run with a model that is not "
-            f"of roxxel.models.llama, so its folder has no config to train by; "
-            f"{REMEDY}"
-        )
-    if own:
-        named = " and ".join(map(str, cast("list[Any]", own)))
-        raise RunFolderError(
-            f"{run}: a Python program started this run with {named} of its own, "
-            f"so its folder has no config to train by; {REMEDY}"
+            f"{run}: a Python program started this run with {what}, so its folder has "
+            f"no config to train by; {REMEDY}"
         )
     try:
         return _declared(run, row, made["args"], moved)

@@ -8,15 +8,15 @@ compiled once for all runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roxxel_store.output import replace_file
 from roxxel_train import RunFolder
 
-from roxxel.config import config_text, make_trainer
+from roxxel.config import config_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from roxxel.config import RunConfig
 
@@ -31,16 +31,3 @@ def write_configs(configs: Iterable[RunConfig]) -> None:
 def is_complete(config: RunConfig, total_steps: int) -> bool:
     """Return whether a run has saved its last step, and evaluated it."""
     return RunFolder(str(config.run_folder)).finished_step == total_steps
-
-
-def train(
-    config: RunConfig,
-    check: Callable[[], None] = lambda: None,
-    data: Mapping[str, Any] | None = None,
-    held_out: Mapping[str, Mapping[str, Any]] | None = None,
-    devices: Sequence[Any] | None = None,
-) -> None:
-    """Train a run to its end, or continue it; `check` runs once its data are open."""
-    trainer = make_trainer(config, data, held_out, devices=devices)
-    check()
-    trainer.run()

@@ -8,14 +8,13 @@ that was tried. Any other law recommends nothing.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.coordination import process_index
 from roxxel_train.distributed import barrier
 
-from roxxel.config import load_config
-from roxxel.runs.trained import train, write_configs
+from roxxel.config import load_config, make_trainer
+from roxxel.runs.trained import write_configs
 from roxxel.sweeping._file import load_sweep
 from roxxel.sweeping._result import (
     PAGE,
@@ -109,7 +108,9 @@ def sweep(
     barrier("sweep: the runs can begin")
     for number, run in enumerate(to_train, 1):
         say(f"run {number} of {len(to_train)}: {run.key}")
-        train(load_config(run.config.file), partial(check_unchanged, config, runs))
+        trainer = make_trainer(load_config(run.config.file))
+        check_unchanged(config, runs)
+        trainer.run()
     table = read_table(runs)
     if part is not None:
         return Sweep(config, table, len(runs.runs), (), None, ())
