@@ -59,7 +59,7 @@ from roxxel.runs.run import Run, open_run
 from roxxel.runs.trained import is_complete, write_configs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from roxxel_curriculum import Documents
 
@@ -286,16 +286,8 @@ def replay(
         ...     print(error)
         nowhere: there is no such folder; give the folder of a run
     """
-    result, receipt = _trained_again(
-        run,
-        without,
-        step=step,
-        out=out,
-        each=each,
-        sources=sources,
-        trust=trust,
-        say=say,
-    )
+    opened = run if isinstance(run, Run) else open_run(run, sources, trust=trust)
+    result, receipt = _replayed(opened, without, step=step, out=out, each=each, say=say)
     if process_index() == 0:
         REPLAY_RECEIPTS.write(result.receipt, receipt)
     barrier("replay: the receipt is written")
@@ -344,105 +336,64 @@ def check_replay(
     if other:
         return other
     with scratch_folder("replay") if out is None else nullcontext(out) as folder:
-        _, now = _trained_again(
-            opened,
-            then.without,
-            step=then.start,
-            out=folder,
-            each=then.each,
-            sources=sources,
-            trust=trust,
-            say=say,
+        _, now = _replayed(
+            opened, then.without, step=then.start, out=folder, each=then.each, say=say
         )
     return unconfirmed(then, now, say)
 
 
-def _trained_again(
-    run: str | os.PathLike[str] | Run,
+def _replayed(
+    run: Run,
     without: Mapping[str, Documents],
     *,
     step: int | None,
     out: str | os.PathLike[str] | None,
     each: bool,
-    sources: Mapping[str, Corpus] | None,
-    trust: bool,
     say: Callable[[str], object],
 ) -> tuple[Replay, ReplayReceipt]:
     """Return the result of a replay, and its receipt; arguments as for `replay`."""
     began_s = time.monotonic()
-    original = run
-    if not isinstance(original, Run):
-        original = open_run(original, sources, trust=trust)
-    config = config_of(original)
-    corpora = original.corpora()
-    chosen = listed(config, without, corpora)
-    if not chosen:
-        raise RunFolderError(
-            f"{original.path}: nothing is left out; name a document, such as web:3"
-        )
-    folder = _folder(original, out)
-    sampler = original.sampler(("loss_mask",) if original.has_masks else ("tokens",))
+    folder, config, corpora = _folder(run, out), config_of(run), run.corpora()
+    chosen, before = _left_out(run, config, without)
+    sampler = run.sampler(("loss_mask",) if run.has_masks else ("tokens",))
     first = first_learned(sampler, corpora, chosen)
-    start = find_start(original, first, step, begun_step(folder))
-    say(str(start))
-    notes = [
-        *changed_config(config_of(original, start.step + 1), config, start.step),
-        *_notes(config),
-    ]
-    for note in notes:
-        say(note)
-    where = original.path
-    place = Place(
-        folder,
-        where.absolute() if isinstance(where, Path) else where,
-        start.step,
-        sampler.total_steps,
-    )
+    start = find_start(run, first, step, begun_step(folder))
+    then = config_of(run, start.step + 1)
+    notes = [*changed_config(then, config, start.step), *_notes(config)]
+    for line in (str(start), *notes):
+        say(line)
+    where = run.path.absolute() if isinstance(run.path, Path) else run.path
+    place = Place(folder, where, start.step, sampler.total_steps)
     text = WithdrawnText.of(folder, corpora, chosen, config.schedule)
     base = base_config(config, place, text)
-    left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
-    declared = config.schedule.without
-    before = listed(config, declared, corpora) if declared else {}
-    for name in left_out_twice(corpora, chosen, before):
-        raise RunFolderError(
-            f"{original.path}: the newest config of the run already leaves out {name}, "
-            "so the control would be without it too; name only what it does not leave "
-            "out"
-        )
+    left_out = one_by_one(chosen) if each else {"without": chosen}
     # A loss that ignores the mask is refused before the control is trained.
     configs = {
-        name: branch_config(base, place, name, out, before)
-        for name, out in {**left_out, CONTROL: {}}.items()
+        name: branch_config(base, place, name, some, before)
+        for name, some in {**left_out, CONTROL: {}}.items()
     }
     complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
-    again = as_trained(original, original.files.newest_start)
-    held_out = {name or HELD_OUT: x for name, x in again.held_out.items()}
-    again = replace(again, held_out=held_out)
     barrier("replay: every process has read what was there")
     if process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         text.write(corpora, chosen)
         write_configs(configs.values())
     barrier("replay: the branches can begin")
-    for number, (name, of_branch) in enumerate(configs.items(), 1):
-        if name in complete:
-            continue
-        say(f"branch {number} of {len(configs)}: {name}")
-        make_trainer(load_config(of_branch.file), again).run()
+    _train(run, configs, complete, say)
     # Their code is that of the run.
     runs = {
-        name: open_run(str(each.run_folder), sources, trust=True)
+        name: open_run(str(each.run_folder), trust=True)
         for name, each in configs.items()
     }
     branches = _read(runs, start.step)
     control = branches.pop(CONTROL)
     result = Replay(
-        run=str(original.path),
+        run=str(run.path),
         without=chosen,
         start=start,
         control=control,
         branches=tuple(branches.values()),
-        comparison=compare(original, runs[CONTROL], start.step),
+        comparison=compare(run, runs[CONTROL], start.step),
         notes=tuple(notes),
         seconds=time.monotonic() - began_s,
         receipt=folder / _RECEIPT,
@@ -450,7 +401,41 @@ def _trained_again(
     )
     ordered = sorted(result.branches, key=result.effect, reverse=True)
     result = replace(result, branches=tuple(ordered))
-    return result, _receipt_of(result, original, runs[CONTROL], each=each)
+    return result, _receipt_of(result, run, runs[CONTROL], each=each)
+
+
+def _left_out(
+    run: Run, config: RunConfig, without: Mapping[str, Documents]
+) -> tuple[Listed, Listed]:
+    """Return what a replay leaves out, and what the run itself leaves out."""
+    corpora = run.corpora()
+    chosen = listed(config, without, corpora)
+    if not chosen:
+        raise RunFolderError(
+            f"{run.path}: nothing is left out; name a document, such as web:3"
+        )
+    before = listed(config, config.schedule.without or {}, corpora)
+    for name in left_out_twice(corpora, chosen, before):
+        raise RunFolderError(
+            f"{run.path}: the newest config of the run already leaves out {name}, so "
+            "the control would be without it too; name only what it does not leave out"
+        )
+    return chosen, before
+
+
+def _train(
+    run: Run,
+    configs: Mapping[str, RunConfig],
+    complete: Collection[str],
+    say: Callable[[str], object],
+) -> None:
+    again = as_trained(run, run.files.newest_start)
+    held_out = {name or HELD_OUT: x for name, x in again.held_out.items()}
+    again = replace(again, held_out=held_out)
+    for number, (name, config) in enumerate(configs.items(), 1):
+        if name not in complete:
+            say(f"branch {number} of {len(configs)}: {name}")
+            make_trainer(load_config(config.file), again).run()
 
 
 def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
