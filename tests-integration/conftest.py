@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import forked
 import pytest
 from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
-from suites import pytest_collection_modifyitems
+from suites import pytest_collection_modifyitems, pytest_xdist_setupnodes
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
 
-__all__ = ["pytest_collection_modifyitems"]
+__all__ = ["pytest_collection_modifyitems", "pytest_xdist_setupnodes"]
 
 # Loops of other frameworks have a session of their own, `bridges`.
 collect_ignore = [

@@ -1,7 +1,8 @@
 """How a program is asked of the warm process: one request on a Unix socket.
 
 `forked.Popen` asks, and so does every command in the folder `forked.commands()`, which
-calls `main`. A command imports little, so that it starts in 20 ms.
+calls `main`. A command imports little, so that it starts in 20 ms. As a program, with
+the address before its words, this file stands for Python itself.
 """
 
 from __future__ import annotations
@@ -103,3 +104,9 @@ def main(address: str, programs: str) -> None:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    _, its_address, *its_words = sys.argv
+    sys.argv[:] = [sys.executable, *its_words]
+    main(its_address, str(Path(sys.executable).parent))

@@ -2,18 +2,19 @@
 
 To import JAX, Flax, Optax, Orbax and Roxxel takes 2.8 s of CPU, and hundreds of tests
 start a program. `Popen` and `run` are those of `subprocess`, and `commands()` is for
-the PATH of a shell. A Python program starts as a fork of the warm process (`warm.py`).
+the PATH of a shell. A Python program starts as a fork of the warm process (`warm.py`),
+and so does a worker of pytest-xdist (`suites.py`).
 
 Where a fork would differ, an interpreter starts: for another program, an option of
-Python other than `-W`, `-c` and `-m`, and a variable that is read before the first line
-of a program. A test about a start itself uses `subprocess`.
+Python other than `-W`, `-u`, `-c` and `-m`, and a variable that is read before the
+first line of a program. A test about a start itself uses `subprocess`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import inspect
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -29,8 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HERE = Path(__file__).parent
+FOLDER = "ROXXEL_TEST_FORKS"
+"""The variable that names the folder of the warm process."""
 TEMPORARY = tempfile.gettempdir()
 """Where the warm process has its folder, whatever a test says of such folders later."""
+
+CAN_FORK = hasattr(os, "pidfd_open")
+"""Whether the system tells the warm process of the end of others."""
 
 _subprocess: Any = subprocess
 
@@ -52,7 +58,7 @@ class Popen(_subprocess.Popen):
             isinstance(given["args"], str | bytes | os.PathLike)
             or os.fspath(given["args"][0]) != sys.executable
             or any(given[name] for name in ("shell", "preexec_fn", "pass_fds"))
-            or not hasattr(os, "pidfd_open")
+            or not CAN_FORK
         ):
             super()._execute_child(*values)
             return
@@ -135,21 +141,23 @@ def commands() -> Path:
     return _warm() / "bin"
 
 
+def python() -> str:
+    """Return the words of a shell by which this interpreter starts as a fork."""
+    asking = HERE / "asking.py"
+    return shlex.join([sys.executable, "-IS", str(asking), str(_warm() / "socket")])
+
+
 @cache
 def _warm() -> Path:
     """Return the folder of the warm process: its socket and commands.
 
-    All workers of a test run have one, which the first of them starts.
+    A test run starts one, and its workers find the folder in a variable.
     """
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    run = os.getppid() if is_worker else os.getpid()
-    folder = Path(TEMPORARY) / f"forked-{run}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "bin").exists():
-            _start(folder, run)
-            _write_commands(folder)
+    folder = Path(os.environ.setdefault(FOLDER, f"{TEMPORARY}/forked-{os.getpid()}"))
+    if not folder.exists():
+        folder.mkdir(mode=0o700)
+        _start(folder, os.getpid())
+        _write_commands(folder)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What the suites of packages share: compiled programs, and what begins first.
+"""What the suites share: forked workers, compiled programs, and what begins first.
 
 A `conftest.py` imports what its suite needs.
 """
@@ -6,8 +6,9 @@ A `conftest.py` imports what its suite needs.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from compilation import folder_of_programs, share_compilations
 
@@ -23,6 +24,14 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name, value in shared.items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Fork the workers of this run from the warm process, which has imported JAX."""
+    if forked.CAN_FORK:
+        spec = f"popen//python={forked.python()}"
+        specs[:] = [type(each)(spec) for each in specs]
 
 
 @pytest.hookimpl(trylast=True)  # after the shuffling

@@ -79,8 +79,10 @@ def program_of(words: Sequence[str], env: Mapping[str, str]) -> Program | None:
         return None
     filters: list[str] = []
     words = [*words]
-    while len(words) > 1 and words[0].startswith("-W"):
-        filters.append(words.pop(0).removeprefix("-W") or words.pop(0))
+    while len(words) > 1 and words[0].startswith(("-W", "-u")):
+        option = words.pop(0)
+        if option != "-u":  # pytest-xdist gives it, and uses no stream of Python
+            filters.append(option.removeprefix("-W") or words.pop(0))
     if len(words) > 1 and words[0] in {"-c", "-m"}:
         return Program(filters, words[0], words[1], words[2:])
     if not words or words[0].startswith("-"):

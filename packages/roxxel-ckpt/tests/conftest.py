@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 from compilation import QUICK_COMPILATION
 from flushes import nothing_waits_for_the_disk
-from suites import compile_once, pytest_collection_modifyitems
+from suites import (
+    compile_once,
+    pytest_collection_modifyitems,
+    pytest_xdist_setupnodes,
+)
 
 # Before JAX looks.
 os.environ.setdefault(
@@ -22,6 +26,7 @@ __all__ = [
     "compile_once",
     "nothing_waits_for_the_disk",
     "pytest_collection_modifyitems",
+    "pytest_xdist_setupnodes",
 ]
 
 # A busy machine is no failure.

@@ -5,11 +5,15 @@ import os
 import pytest
 from compilation import QUICK_COMPILATION
 from hypothesis import settings
-from suites import compile_once, pytest_collection_modifyitems
+from suites import (
+    compile_once,
+    pytest_collection_modifyitems,
+    pytest_xdist_setupnodes,
+)
 
 from .helpers import forget_threads
 
-__all__ = ["compile_once", "pytest_collection_modifyitems"]
+__all__ = ["compile_once", "pytest_collection_modifyitems", "pytest_xdist_setupnodes"]
 
 # Read when JAX first looks for devices, so it must be set before any test runs.
 os.environ.setdefault(

@@ -4,9 +4,13 @@ from importlib.util import find_spec
 
 from flushes import nothing_waits_for_the_disk
 from hypothesis import settings
-from suites import pytest_collection_modifyitems
+from suites import pytest_collection_modifyitems, pytest_xdist_setupnodes
 
-__all__ = ["nothing_waits_for_the_disk", "pytest_collection_modifyitems"]
+__all__ = [
+    "nothing_waits_for_the_disk",
+    "pytest_collection_modifyitems",
+    "pytest_xdist_setupnodes",
+]
 
 # The test group holds the extras; an environment of the whole workspace may not.
 EXTRAS = ("jinja2", "pyarrow", "tokenizers", "zstandard")

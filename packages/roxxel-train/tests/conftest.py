@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from compilation import QUICK_COMPILATION, folder_of_programs, share_compilations
 from flushes import nothing_waits_for_the_disk
-from suites import pytest_collection_modifyitems
+from suites import pytest_collection_modifyitems, pytest_xdist_setupnodes
 
 # Before JAX looks: some tests need several devices, the others take one of them.
 os.environ.setdefault(
@@ -20,7 +20,11 @@ from roxxel_train import trainer
 from roxxel_train._step.step import choose_step as choose
 from roxxel_train._step.step import jit_update as jit
 
-__all__ = ["nothing_waits_for_the_disk", "pytest_collection_modifyitems"]
+__all__ = [
+    "nothing_waits_for_the_disk",
+    "pytest_collection_modifyitems",
+    "pytest_xdist_setupnodes",
+]
 
 # JAX compiles at first use: how long an example takes says nothing here.
 settings.register_profile("compiling", deadline=None, max_examples=50)

@@ -22,6 +22,12 @@ class Cycle:
         self.own = self
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_frozen() -> None:
+    """Free what a worker of the tests has from the process that forked it."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
     """What happens in a run: collections, and the steps after which it evaluates."""

@@ -4,7 +4,11 @@ import os
 
 from compilation import QUICK_COMPILATION
 from flushes import nothing_waits_for_the_disk
-from suites import compile_once, pytest_collection_modifyitems
+from suites import (
+    compile_once,
+    pytest_collection_modifyitems,
+    pytest_xdist_setupnodes,
+)
 
 # Before JAX looks.
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
@@ -15,6 +19,7 @@ __all__ = [
     "compile_once",
     "nothing_waits_for_the_disk",
     "pytest_collection_modifyitems",
+    "pytest_xdist_setupnodes",
 ]
 
 # A busy machine is no failure.
