@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from roxxel_store.files import matches_of, read_file
-from roxxel_store.urls import absolute, is_pattern
+from roxxel_store.urls import absolute, expanded, is_pattern
 
 from roxxel_format._read.foreign_files import (
     parse_datatrove,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._read.item_files import ItemFile, Items
+    from roxxel_format._read.item_files import Items
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._store.corpus_name import Filepath
 
@@ -83,11 +83,13 @@ class MappedTokens(TokenReader):
 
     Args:
         line: The items of the files, in order.
-        documents: Returns the documents; called at their first use.
-        key: Bytes that stand for the ends of the documents in the fingerprint.
-        tokenizer: Name and hash of the tokenizer, if known.
+        stops: One past the last token of each document, rising. None if the files do
+            not record documents: all tokens are one document, unless `separator` ends
+            each.
         separator: The token that ends each document, if known.
-        name: What `repr` shows in front of the number of tokens, such as the path.
+        tokenizer: Name and hash of the tokenizer, if known.
+        filepath: The path or paths with which a pickle opens the files again.
+        keywords: Further arguments for it.
 
     Example:
         >>> np.save("flat.npy", np.arange(50))
@@ -98,28 +100,45 @@ class MappedTokens(TokenReader):
     def __init__(
         self,
         line: Line[Any],
-        documents: Callable[[], DocumentEnds],
-        key: bytes | memoryview,
+        stops: npt.NDArray[np.int64] | None,
+        separator: int | None,
         tokenizer: str | None,
-        separator: int | None = None,
-        *,
-        name: str = "",
+        filepath: Filepath,
+        **keywords: Any,
     ) -> None:
         self._line = line
-        self._find_documents = documents
-        self._key = key
-        self._tokenizer = tokenizer
+        self._stops = stops
         self._separator = separator
-        self._name = name
+        self._token = None if separator is None else items_of(separator, line.dtype)
+        self._tokenizer = tokenizer
+        self._path = absolute(filepath)
+        self._keywords = keywords
 
     def __repr__(self) -> str:
         what = f"{self.num_tokens:,} tokens of {self.dtype}"
-        shown = ", ".join(filter(None, (self._name, what)))
-        return f"{type(self).__name__}({shown})"
+        return f"{type(self).__name__}({_shown(self._path)}, {what})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        keywords = {
+            **self._keywords,
+            "separator": self._separator,
+            "tokenizer": self._tokenizer,
+        }
+        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
 
     @cached_property
     def _documents(self) -> DocumentEnds:
-        return self._find_documents()
+        if self._token is None:
+            return DocumentEnds(self._known_stops)
+        if self._stops is None:
+            return ended(self._line, self._token)
+        return with_separator(self._line, self._stops, self._token)
+
+    @property
+    def _known_stops(self) -> npt.NDArray[np.int64]:
+        if self._stops is None:
+            return np.array([self.num_tokens], np.int64)
+        return self._stops
 
     @property
     def num_tokens(self) -> int:
@@ -152,7 +171,8 @@ class MappedTokens(TokenReader):
 
     @cached_property
     def _fingerprint(self) -> str:
-        return sampled_fingerprint(self, self._key)
+        token = b"" if self._token is None else self._token.tobytes()
+        return sampled_fingerprint(self, self._known_stops.tobytes() + token)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`, a read-only view."""
@@ -258,20 +278,9 @@ class FlatTokens(MappedTokens):
         line = line_of(files)
         for file in files:
             check_width(file, is_raw=file.byte_offset == (offset or 0))
-        key, documents = _flat_documents(line, separator)
-        name = _shown(filepath)
-        super().__init__(line, documents, key, tokenizer, separator, name=name)
-        self._arguments = absolute(filepath), dtype, offset
-
-    def __reduce__(self) -> tuple[object, ...]:
-        filepath, dtype, offset = self._arguments
-        keywords = {
-            "dtype": dtype,
-            "offset": offset,
-            "separator": self._separator,
-            "tokenizer": self._tokenizer,
-        }
-        return _opened_again, (type(self), filepath, keywords, self.fingerprint)
+        super().__init__(
+            line, None, separator, tokenizer, filepath, dtype=dtype, offset=offset
+        )
 
 
 class MegatronTokens(MappedTokens):
@@ -306,17 +315,13 @@ class MegatronTokens(MappedTokens):
         separator: int | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        index_path = _megatron_index(Path(_one_path(path)))
+        index_path = _megatron_index(expanded(path).absolute())
         stem = index_path.with_suffix("")
-        if is_pattern(str(index_path)):
-            raise ValueError(
-                f"{path}: is a pattern, and Megatron's tokens are read file by file; "
-                "pass the path of one .bin file"
-            )
         if not index_path.exists():
             raise FileNotFoundError(
-                f"{index_path}: there is no such index of Megatron's; copy it beside "
-                "its .bin file, or pass format='flat' if these tokens have none"
+                f"{index_path}: there is no such index of Megatron's; pass the path of "
+                "one .bin file with its .idx beside it, or format='flat' if these "
+                "tokens have none"
             )
         dtype, ends = read_megatron_index(index_path)
         items = find_items(str(stem.with_name(stem.name + ".bin")), dtype, 0)
@@ -326,15 +331,7 @@ class MegatronTokens(MappedTokens):
                 f"{index_path}: describes {last} tokens, but the .bin file holds "
                 f"{items.num_items}; use files that were written together"
             )
-        line = line_of([items])
-        key, documents = _known_documents(line, ends, separator)
-        name = repr(str(stem))
-        super().__init__(line, documents, key, tokenizer, separator, name=name)
-        self._path = str(stem)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        keywords = {"separator": self._separator, "tokenizer": self._tokenizer}
-        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
+        super().__init__(line_of([items]), ends, separator, tokenizer, stem)
 
 
 class DatatroveTokens(MappedTokens):
@@ -376,15 +373,8 @@ class DatatroveTokens(MappedTokens):
             items.append(find_items(path, dtype, 0))
             stops.append(ends + at)
             at += items[-1].num_items
-        line = line_of(items)
-        key, documents = _known_documents(line, np.concatenate(stops), separator)
-        name = _shown(filepath)
-        super().__init__(line, documents, key, tokenizer, separator, name=name)
-        self._path = absolute(filepath)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        keywords = {"separator": self._separator, "tokenizer": self._tokenizer}
-        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
+        ends = np.concatenate(stops)
+        super().__init__(line_of(items), ends, separator, tokenizer, filepath)
 
 
 def foreign_format(filepath: Filepath) -> ForeignFormat | None:
@@ -459,27 +449,20 @@ def open_foreign(
             f"{', '.join(map(repr, _READERS))}, or open a corpus of .rox shards with "
             "Roxxel"
         )
-    given = {
-        "dtype": dtype,
-        "offset": offset,
-        "separator": separator,
-        "tokenizer": tokenizer,
-    }
-    keywords = {name: value for name, value in given.items() if value is not None}
-    kind, names = reader
-    for name, value in keywords.items():
-        if name not in names:
-            raise ValueError(
-                f"{_shown(filepath)}: {name}={value!r} is no argument of "
-                f"the format {found!r}; leave it out, or pass format if it is another"
-            )
-    return kind(filepath, **keywords)
+    of_flat = {"dtype": dtype, "offset": offset}
+    keywords = {name: value for name, value in of_flat.items() if value is not None}
+    if keywords and reader is not FlatTokens:
+        raise ValueError(
+            f"{_shown(filepath)}: {', '.join(keywords)} is no argument of the format "
+            f"{found!r}; leave it out, or pass format if it is another"
+        )
+    return reader(filepath, separator=separator, tokenizer=tokenizer, **keywords)
 
 
-_READERS: dict[ForeignFormat, tuple[Callable[..., MappedTokens], frozenset[str]]] = {
-    "flat": (FlatTokens, frozenset({"dtype", "offset", "separator", "tokenizer"})),
-    "megatron": (MegatronTokens, frozenset({"separator", "tokenizer"})),
-    "datatrove": (DatatroveTokens, frozenset({"separator", "tokenizer"})),
+_READERS: dict[ForeignFormat, Callable[..., MappedTokens]] = {
+    "flat": FlatTokens,
+    "megatron": MegatronTokens,
+    "datatrove": DatatroveTokens,
 }
 
 
@@ -492,39 +475,10 @@ def _shown(filepath: Filepath) -> str:
     return f"{named[0]!r} and {more} more" if more else repr(named[0])
 
 
-def _one_path(path: Filepath) -> str:
-    found = absolute(path)
-    if not isinstance(found, str):
-        raise TypeError(f"path is {path!r}; pass the path of one .bin file")
-    return found
-
-
 def _megatron_index(path: Path) -> Path:
     """Return the path of the `.idx` of a `.bin`, or of their path without a suffix."""
     stem = path.with_suffix("") if path.suffix in {".bin", ".idx"} else path
     return stem.with_name(stem.name + ".idx")
-
-
-def _flat_documents(
-    line: Line[ItemFile], separator: int | None
-) -> tuple[bytes, Callable[[], DocumentEnds]]:
-    """Return the key and the documents of tokens that record no documents."""
-    stops = np.array([len(line)], np.int64)
-    if separator is None:
-        return stops.tobytes(), lambda: DocumentEnds(stops)
-    token = items_of(separator, line.dtype)
-    return stops.tobytes() + token.tobytes(), lambda: ended(line, token)
-
-
-def _known_documents(
-    line: Line[ItemFile], stops: npt.NDArray[np.int64], separator: int | None
-) -> tuple[bytes | memoryview, Callable[[], DocumentEnds]]:
-    """Return the key and the documents of tokens whose documents are known."""
-    if separator is None:
-        return stops.data, lambda: DocumentEnds(stops)
-    token = items_of(separator, line.dtype)
-    key = stops.tobytes() + token.tobytes()
-    return key, lambda: with_separator(line, stops, token)
 
 
 def _opened_again(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import struct
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from roxxel_store.files import open_file
 
 from roxxel_format._read.files import MappedFile
@@ -19,26 +20,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._spec.dtypes import Tokens
-
 NPY_MAGIC = b"\x93NUMPY"
-_NPY_LENGTHS = {
-    NPY_MAGIC + b"\1\0": struct.Struct("<H"),
-    NPY_MAGIC + b"\2\0": struct.Struct("<I"),
-    NPY_MAGIC + b"\3\0": struct.Struct("<I"),
+_NPY_HEADERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
 }
-"""First bytes of each version of `.npy`, and the struct of its header length."""
+"""Parsers by version. Version 3 is that of structured types, which no token has."""
 
-# A `.npy` header is the text of a Python dict. Python 2 wrote lengths as `3L`.
-_NPY_MEMBER = re.compile(
-    r"""['"]descr['"]\s*:\s*['"](?P<descr>[^'"]*)['"]\s*,?"""
-    r"""|['"]fortran_order['"]\s*:\s*(?P<order>True|False)\s*,?"""
-    r"""|['"]shape['"]\s*:\s*\("""
-    r"""(?P<shape>(?:\s*[0-9]{1,18}L?\s*,)*(?:\s*[0-9]{1,18}L?)?\s*)\)\s*,?"""
-)
-_NPY_ITEMS = re.compile("[<>=|](b1|[iu][1248]|f[248])")
-_DIGITS = re.compile("[0-9]+")
-_MAX_NPY_HEADER = 1 << 16
 _MEGATRON_HEAD_SIZE = 34
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_DTYPES = {
@@ -84,15 +72,16 @@ def read_megatron_index(
     pointers = file.array(np.dtype("<i8"), num_sequences, at)
     at += pointers.nbytes
     bounds = file.array(np.dtype("<i8"), num_bounds, at)
-    if num_bounds == 0 or bounds[0] != 0 or bounds[-1] != num_sequences:
+    if (
+        num_bounds == 0
+        or bounds[0] != 0
+        or bounds[-1] != num_sequences
+        or (lengths < 0).any()
+        or (bounds[1:] < bounds[:-1]).any()
+    ):
         raise ShardError(
-            f"{path}: its documents do not cover its sequences; the file is damaged, "
-            "so copy it again"
-        )
-    if (lengths < 0).any() or (bounds[1:] < bounds[:-1]).any():
-        raise ShardError(
-            f"{path}: its lengths or bounds are out of order; the file is damaged, so "
-            "copy it again"
+            f"{path}: its lengths or document bounds are out of order; the file is "
+            "damaged, so copy it again"
         )
     ends = np.zeros(num_sequences + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
@@ -125,23 +114,12 @@ def parse_datatrove(
         >>> dtype.name, ends.tolist()
         ('uint16', [3, 5])
     """
-    ends = _parse_ends(f"{path}.index", index)
-    return _ds_dtype(path, num_bytes, ends), ends
-
-
-def _parse_ends(path: str, data: bytes) -> npt.NDArray[np.int64]:
-    """Return where each document of a `.ds` file ends, from the bytes of its index."""
-    ends = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
-    is_rising = bool((np.diff(ends, prepend=0) >= 0).all())
-    if len(data) % 8 or not is_rising:
+    ends = np.frombuffer(index[: len(index) // 8 * 8], "<i8")
+    if len(index) % 8 or (np.diff(ends, prepend=0) < 0).any():
         raise ShardError(
-            f"{path}: is not an index of rising 8-byte numbers ({len(data)} bytes); "
-            "copy it again"
+            f"{path}.index: is not an index of rising 8-byte numbers ({len(index)} "
+            "bytes); copy it again"
         )
-    return ends
-
-
-def _ds_dtype(path: str, num_bytes: int, ends: npt.NDArray[np.int64]) -> np.dtype[Any]:
     num_tokens = int(ends[-1]) if ends.size else 0
     item_size = num_bytes // num_tokens if num_tokens else _DS_SIZES[0]
     if num_bytes != num_tokens * item_size or item_size not in _DS_SIZES:
@@ -150,23 +128,7 @@ def _ds_dtype(path: str, num_bytes: int, ends: npt.NDArray[np.int64]) -> np.dtyp
             "tokens of 2 or 4 bytes; the file or its index is damaged, so copy both "
             "again"
         )
-    return np.dtype(f"<u{item_size}")
-
-
-def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return `dtype`, little-endian unless it is explicitly big-endian."""
-    is_big = isinstance(dtype, str) and dtype.startswith(">")
-    try:
-        found = np.dtype(dtype)
-    except TypeError as error:
-        raise TypeError(
-            f'{dtype!r} is not a dtype; use one such as "uint16"'
-        ) from error
-    return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
-
-
-class _BadHeaderError(Exception):
-    """The header of a `.npy` file is wrong; the message says how."""
+    return np.dtype(f"<u{item_size}"), ends
 
 
 def parse_npy_header(
@@ -187,61 +149,23 @@ def parse_npy_header(
         >>> dtype.name, shape
         ('uint16', (6,))
     """
+    file: Any = SimpleNamespace(read=read)
     try:
-        return _parsed_npy_header(path, read)
-    except _BadHeaderError as error:
-        raise ShardError(f"{path}: not a .npy file ({error}); check the path") from None
-
-
-def _parsed_npy_header(
-    path: str, read: Callable[[int], bytes]
-) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Parse a header.
-
-    numpy's parser evaluates the header as Python, so a damaged header could raise any
-    error.
-    """
-    head = read(8)
-    length = _NPY_LENGTHS.get(head)
-    size = b"" if length is None else read(length.size)
-    if length is None or len(size) < length.size:
-        raise _BadHeaderError(f"it begins with {head!r}")
-    (num_bytes,) = length.unpack(size)
-    data = read(min(num_bytes, _MAX_NPY_HEADER))
-    if num_bytes > len(data):
-        raise _BadHeaderError(
-            f"its header declares {num_bytes} bytes, and {len(data)} can be read"
-        )
-    text = data.decode("latin-1")
-    # Each match sets one group, so every group is set in exactly one match.
-    found = [match.groupdict() for match in _NPY_MEMBER.finditer(text)]
-    descr, order, shape = (
-        [each[name] for each in found if each[name] is not None]
-        for name in ("descr", "order", "shape")
-    )
-    around = "".join(_NPY_MEMBER.sub("", text).split())
-    if around != "{}" or not len(descr) == len(order) == len(shape) == 1:
-        raise _BadHeaderError(f"its header is {text.strip()!r:.100}")
-    if not _NPY_ITEMS.fullmatch(descr[0]):
+        shape, is_fortran, dtype = _NPY_HEADERS[npy.read_magic(file)](file)
+    except Exception as error:  # numpy evaluates the header: any error is possible
+        reason = str(error).partition("\n")[0]
         raise ShardError(
-            f"{path}: holds items of type {descr[0]!r:.100}; save integers, floats or "
-            "bools"
+            f"{path}: not a .npy file ({reason:.100}); check the path"
+        ) from error
+    if min(shape, default=0) < 0:
+        raise ShardError(f"{path}: not a .npy file (shape {shape}); check the path")
+    if dtype.kind not in "biuf" or dtype.name not in dtypes.NAMES:
+        raise ShardError(
+            f"{path}: holds items of type {dtype.str!r}; save integers, floats or bools"
         )
-    lengths = tuple(map(int, _DIGITS.findall(shape[0])))
-    return little_endian(descr[0]), lengths, order[0] == "True"
+    return dtype, shape, is_fortran
 
 
 def map_file(path: Path) -> MappedFile:
     """Open a regular file; its map is made at the first use."""
     return MappedFile(str(path), open_file(str(path), ShardError))
-
-
-def array_of(
-    file: MappedFile, dtype: np.dtype[Any], count: int, byte_offset: int
-) -> Tokens:
-    """Return items of a file; raise ShardError if no token has this type."""
-    try:
-        dtypes.stored_name(dtype)
-    except TypeError as error:
-        raise ShardError(f"{file.path}: {error}") from error
-    return file.array(dtype, count, byte_offset)

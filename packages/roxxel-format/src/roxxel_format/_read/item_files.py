@@ -18,8 +18,6 @@ from roxxel_store.urls import absolute, check_on_disk
 from roxxel_format._read.files import with_room
 from roxxel_format._read.foreign_files import (
     NPY_MAGIC,
-    array_of,
-    little_endian,
     map_file,
     parse_npy_header,
 )
@@ -80,9 +78,7 @@ class ItemFile:
                 f"{found.path}: the file was replaced after it was opened; open the "
                 "corpus again"
             )
-        self._items = array_of(
-            self._file, found.dtype, found.num_items, found.byte_offset
-        )
+        self._items = self._file.array(found.dtype, found.num_items, found.byte_offset)
 
     def piece(self) -> Tokens:
         """Check the size of the file, and return its tokens."""
@@ -146,9 +142,7 @@ def find_items(
             another type.
     """
     file = with_room(lambda: map_file(Path(path)))
-    given = None if dtype is None else little_endian(dtype)
-    if given is not None:
-        dtypes.stored_name(given)
+    given = None if dtype is None else _given_dtype(dtype)
     if byte_offset is None:
         found = _npy_items(file) or _llm_c_items(file)
         if found is not None:
@@ -272,7 +266,6 @@ def _pair_problem(tokens: Tokens) -> str | None:
 def _items_of(
     file: MappedFile, dtype: np.dtype[Any], count: int, byte_offset: int
 ) -> Items:
-    array_of(file, dtype, 0, byte_offset)  # Raises for a type that no token has.
     status = file.status
     return Items(
         file.path, dtype, count, byte_offset, status.st_ino, status.st_mtime_ns
@@ -316,6 +309,13 @@ def _llm_c_items(file: MappedFile) -> Items | None:
             "copy it again, or pass offset=0 if it has no header"
         )
     return _items_of(file, np.dtype(name), count, _LLM_C_SIZE)
+
+
+def _given_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return a dtype of tokens, little-endian unless it is big-endian."""
+    dtypes.stored_name(dtype)
+    found = np.dtype(dtype)
+    return found if found.byteorder == ">" else found.newbyteorder("<")
 
 
 def _check_dtype(path: str, given: np.dtype[Any] | None, stored: np.dtype[Any]) -> None:
