@@ -10,7 +10,7 @@ import zlib
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -300,30 +300,25 @@ def test_checked_reads_find_a_file_that_shrinks_while_it_is_open(
         _ = checked.tokens[500]
 
 
-def test_a_document_index_damaged_after_its_first_use_is_found(tmp_path: Path) -> None:
+def test_damage_after_the_check_of_a_document_index_changes_no_document(
+    tmp_path: Path,
+) -> None:
     documents = documents_of(*[40] * 500)
     path = tmp_path / "a.rox"
     Roxxel(path).write(documents, separator=5, block_size=512)
-    whole = path.read_bytes()
     corpus = Roxxel(path, check="blocks")
     assert np.array_equal(corpus.documents[499], documents[499])
-    assert len(corpus.document_spans(41 * 3, 41 * 7)) == 4
     at = shard_at(path).layout.sections.documents
 
-    for document, end in ((1, 83), (100, 0), (250, 41 * 500), (480, 2**63)):
-        with path.open("r+b") as file:
-            file.seek(at + 8 * document)
-            file.write(end.to_bytes(8, "little"))
-        with pytest.raises(ChecksumError, match="of the documents"):
-            _ = corpus.documents[document]
-        # The binary search may be led astray by an end that is none.
-        for start in range(0, 41 * 500, 41 * 20):
-            try:
-                spans = corpus.document_spans(start, start + 41)
-            except ShardError:
-                continue
-            assert spans.tolist() == [[start // 41, start, start + 41]]
-        path.write_bytes(whole)
+    with path.open("r+b") as file:
+        file.seek(at + 8 * 100)
+        file.write((83).to_bytes(8, "little"))
+
+    assert np.array_equal(corpus.documents[100], documents[100])
+    spans = corpus.document_spans(41 * 100, 41 * 101)
+    assert spans.tolist() == [[100, 41 * 100, 41 * 101]]
+    with pytest.raises(ChecksumError, match="of the documents"):
+        _ = Roxxel(path).documents[100]
 
 
 CUT_SHORT = """
@@ -368,32 +363,6 @@ def test_a_shard_cut_short_while_it_is_mapped_does_not_end_the_process(
     child = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (child.returncode, child.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("length", [1, 500, 20_000])
-@pytest.mark.parametrize("check", ["headers", "blocks"])
-@pytest.mark.parametrize("limit", [12_000, 10**6])
-def test_tokens_outside_the_range_that_the_foot_declares_are_not_wrapped(
-    length: int, check: Literal["headers", "blocks"], limit: int, tmp_path: Path
-) -> None:
-    documents = [np.full(5000, 70_000, np.uint32)] * 4
-    corpus = corpus_of(tmp_path, documents, max_shard_bytes=limit)
-    for path in corpus.paths:
-        data = bytearray(Path(path).read_bytes())
-        struct.pack_into("<QQ", data, len(data) - 256 + 24, 0, 100)
-        foot = data[-256:-12]
-        struct.pack_into("<I", data, len(data) - 12, zlib.crc32(foot))
-        Path(path).write_bytes(data)
-    corpus = Roxxel(corpus.paths, check=check)
-
-    with pytest.raises(
-        ShardError, match=r"c_\w+_00.\.rox: holds token 70000, but its fo"
-    ):
-        corpus.read([0], length, np.uint16)
-    out = np.zeros((1, length), np.int8)
-    with pytest.raises(ShardError, match="declares tokens from 0 to 100"):
-        corpus.read([20_000 - length], length, out=out)
-    assert corpus.read([0], length, np.int64).tolist() == [[70_000] * length]
 
 
 def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:

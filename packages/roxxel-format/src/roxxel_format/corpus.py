@@ -67,7 +67,8 @@ class Roxxel(TokenReader):
             error; see `adopt`. `t` and `t.rox` mean the shards `t_*.rox` if these have
             a manifest, and no file has exactly this name.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
-            returns copies. With `"headers"`, reads verify only the head, the foot and
+            returns copies, and the document index of a shard, once verified, stays in
+            memory. With `"headers"`, reads verify only the head, the foot and
             the document index of each shard; `verify()` checks the tokens.
         version: Fingerprint of the version to read. Default: the current version.
         timeout_s: Seconds after which a request to a bucket fails.
@@ -358,9 +359,8 @@ class Roxxel(TokenReader):
             IndexError: A window leaves `[0, num_tokens)`.
             TypeError: Tokens of this corpus do not fit the dtype.
             ValueError: `out` has another shape or dtype.
-            ShardError: The corpus was replaced; a file was truncated; with
-                `check="blocks"`, a block is damaged; or a token is outside its shard's
-                declared range and does not fit the dtype.
+            ShardError: The corpus was replaced; a file was truncated; or, with
+                `check="blocks"`, a block is damaged.
         """
         return self._open().read(starts, length, dtype, out)
 

@@ -387,8 +387,8 @@ def test_hints_fetch_all_that_windows_and_documents_read(
     bucket.set_faults()
 
     remote.will_need(starts, 257, documents=True)
-    # Each shard is opened, and sends its checksums and its documents.
-    requests = len(starts) + 3 * remote.num_shards
+    # Each shard sends its foot, its last end, its checksums and its documents.
+    requests = len(starts) + 4 * remote.num_shards
     wait_for(lambda: bucket.stats()["requests"] >= requests)
     remote.read(starts, 257)
     for start in starts.tolist():
@@ -399,14 +399,14 @@ def test_hints_fetch_all_that_windows_and_documents_read(
     assert 0 <= crossing <= remote.num_shards
 
 
-def test_a_shard_is_opened_by_one_request(bucket: Bucket) -> None:
+def test_a_shard_is_opened_by_two_requests(bucket: Bucket) -> None:
     remote = Roxxel("s3://data/wiki_*.rox")
     starts = np.arange(0, remote.num_tokens, 5000)
     bucket.set_faults()
 
     remote.read(starts, 1)
 
-    assert bucket.stats()["requests"] == remote.num_shards + len(starts)
+    assert bucket.stats()["requests"] == 2 * remote.num_shards + len(starts)
 
 
 def test_a_shard_with_a_large_tail_is_opened_by_two_requests(bucket: Bucket) -> None:
@@ -443,7 +443,7 @@ def test_the_first_batch_takes_few_round_trips(bucket: Bucket) -> None:
 
     Roxxel("s3://data/wiki_*.rox").read(np.linspace(0, 500_000, 16).astype(int), 1025)
 
-    assert bucket.stats()["requests"] == 1 + 16 + 16
+    assert bucket.stats()["requests"] == 1 + 2 * 16 + 16
 
 
 def test_hints_beyond_the_bound_are_dropped(bucket: Bucket, local: Roxxel) -> None:

@@ -14,14 +14,10 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.shard import (
-    FETCH_AGAIN,
-    LOCAL,
-    Opening,
-    ShardMap,
-)
+from roxxel_format._read.shard import FETCH_AGAIN, LOCAL, ShardMap
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
+from roxxel_format._spec.layout import FOOT_SIZE, Head, documents_span
 from roxxel_format._spec.manifest import (
     BinTable,
     ColumnTable,
@@ -183,12 +179,15 @@ class Contents:
         """Return the shard that holds a token, `0 <= token < num_tokens`."""
         return bisect_right(self.bounds, token) - 1
 
-    def open_shard(self, number: int) -> ShardMap:
-        """Open a shard; raise ShardError if its file changed since this version."""
+    def open_shard(self, number: int, *, checked: bool = False) -> ShardMap:
+        """Open a shard; raise ShardError if its file changed since this version.
+
+        If `checked`, every read of the shard verifies its blocks.
+        """
         path = self.paths[number]
         file = self.files.open_listed(path, self.shards.num_bytes[number])
         try:
-            return self._checked_shard(number, file)
+            return self._same_shard(number, file, checked=checked)
         except ShardError as error:
             if file.path == path:
                 raise
@@ -197,13 +196,15 @@ class Contents:
                 f"{path} is fetched again"
             ) from error
 
-    def _checked_shard(self, number: int, file: OpenFile) -> ShardMap:
-        opening = None if file.is_mapped else self._opening(number)
+    def _same_shard(self, number: int, file: OpenFile, *, checked: bool) -> ShardMap:
+        if not file.is_mapped:
+            self.will_open(number)
+        head = None if file.is_mapped else self._head
         path = self.paths[number]
         remedy = FETCH_AGAIN
         if file.path != path:
             remedy = f"delete this copy in the cache, and {path} is fetched again"
-        shard = ShardMap(file, opening, remedy)
+        shard = ShardMap(file, head, remedy, checked=checked)
         layout = shard.layout
         is_same = layout.row(_file_name(path)) == self.shards.row(number)
         is_same = is_same and layout.head.dtype_name == self.dtype_name
@@ -218,18 +219,20 @@ class Contents:
 
     def will_open(self, number: int) -> None:
         """Prefetch what `open_shard` reads; does nothing on a disk."""
-        spans = self._opening(number).spans(self.shards.num_bytes[number])
+        table = self.shards
+        num_bytes, num_documents = table.num_bytes[number], table.num_documents[number]
+        spans = [(num_bytes - FOOT_SIZE, num_bytes)]
+        if num_documents:
+            num_tokens = table.num_tokens[number]
+            _, stop = documents_span(self._head, num_tokens, num_documents)
+            spans.append((stop - 8, stop))
         self.files.will_open(self.paths[number], spans)
 
-    def _opening(self, number: int) -> Opening:
-        table = self.shards
-        return Opening.of(
-            table.num_bytes[number],
-            table.num_tokens[number],
-            table.num_documents[number],
-            self.block_size,
-            self.dtype_name,
-        )
+    @property
+    def _head(self) -> Head:
+        """The head of most shards, by the manifest."""
+        separator_length = len(self.manifest.separator)
+        return Head(self.dtype_name, self.block_size, separator_length)
 
 
 def listed_contents(

@@ -110,11 +110,6 @@ class Line(Generic[_T]):
             rows = range(len(starts))
         if check is None:
             self._gather(starts, out, rows)
-        elif _is_reversible(self.dtype, out.dtype):
-            self._gather(starts, out, rows)
-            # One pass over `out` instead of a second copy of the windows.
-            filled = out if rows is None else out[np.asarray(rows)]
-            check(filled.view(self.dtype.newbyteorder("=")))
         else:  # The cast could hide a wrong token.
             stored = np.empty((len(starts), out.shape[1]), self.dtype)
             self._gather(starts, stored, None)
@@ -207,12 +202,6 @@ class Line(Generic[_T]):
         if now > kept.until or len(kept.pieces) > most:
             kept = self._kept = _KeptPieces(now + _SIZE_CHECK_S, {})
         return kept.pieces
-
-
-def _is_reversible(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether casting integers to `dtype` keeps their bits."""
-    is_integer = stored.kind in "iu" and dtype.kind in "iu"
-    return is_integer and stored.itemsize == dtype.itemsize and dtype.isnative
 
 
 def parse_windows(

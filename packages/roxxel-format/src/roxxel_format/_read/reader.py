@@ -22,8 +22,10 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.remote import run_later
+from roxxel_format._read.shard import ShardMap
 from roxxel_format._read.spans import (
     Spans,
+    find_documents,
     in_bins,
     is_padding,
     ranges,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.shard import ShardMap
     from roxxel_format._spec.dtypes import Tokens
 
 Check = Literal["headers", "blocks"]
@@ -75,15 +76,14 @@ class CorpusReader:
         self._line = Line(
             contents.bounds,
             contents.dtype,
-            contents.open_shard,
-            lambda shard: shard.piece(checked=checked),
+            partial(contents.open_shard, checked=checked),
+            ShardMap.piece,
             lambda shard: shard.is_mapped,
             contents.files.copies,
         )
-        self._checked = checked
         self._columns: dict[str, Column] = {}
-        # The results of `_limits_of`, by dtype.
-        self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
+        # The dtypes that are known to hold all tokens.
+        self._held_by: set[np.dtype[Any]] = set()
         # The packed shards whose documents are known to end with their bins.
         self._with_bins: set[str] = set()
 
@@ -133,7 +133,7 @@ class CorpusReader:
         begins, length = parse_windows(starts, length, len(self._line))
         shape = len(begins), length
         wanted = result_dtype(shape, dtype, out, self._line.dtype)
-        self._limits_of(wanted)  # Before the memory of the result.
+        self._check_holds(wanted)  # Before the memory of the result.
         tokens = np.empty(shape, wanted) if out is None else out
         self._fill(begins, tokens, None)
         return tokens
@@ -149,10 +149,7 @@ class CorpusReader:
         self._fill(begins, out, rows)
 
     def _fill(self, starts: list[int], out: Tokens, rows: Sequence[int] | None) -> None:
-        limits = self._limits_of(out.dtype)
-        check = None
-        if limits is not None:
-            check = partial(self._check_values, starts=starts, limits=limits)
+        self._check_holds(out.dtype)
         length = out.shape[1]
         if self.contents.files.is_remote:
             self._request(starts, length, is_urgent=True)
@@ -161,7 +158,7 @@ class CorpusReader:
             [starts[0], starts[-1] + length - 1]
         ):
             self._advise(starts, length, is_urgent=True)
-        self._line.fill(starts, out, rows, check)
+        self._line.fill(starts, out, rows)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a view of one shard, or a copy of several."""
@@ -193,9 +190,9 @@ class CorpusReader:
         shard, first = self._line.file(number), contents.bounds[number]
         if contents.bins is not None:
             local = self._packed_entry(shard, local)
-        ends = shard.ends(max(0, local - 1), local + 1, checked=self._checked)
-        start = first + (int(ends[0]) if local else 0)
-        stop = first + int(ends[-1])
+        ends = shard.document_ends
+        start = first + (int(ends[local - 1]) if local else 0)
+        stop = first + int(ends[local])
         return start, stop, shard.layout.head.separator_length
 
     def _packed_entry(self, shard: ShardMap, document: int) -> int:
@@ -280,14 +277,17 @@ class CorpusReader:
         `starts` and `stops` count in the shard, the result in the corpus.
         """
         contents, shard = self.contents, self._line.file(number)
-        found = shard.find_documents(starts, stops, checked=self._checked)
+        ends = shard.document_ends
+        found = find_documents(ends, starts, stops)
         document, before = found.document, contents.first_documents[number]
         if contents.bins is None:
             document += before
         else:
             unit = self._unit_of(shard)
-            last = document[found.counts.cumsum() - 1]
-            following = shard.ends_after(last, checked=self._checked)
+            after = document[found.counts.cumsum() - 1] + 1
+            following = np.where(
+                after < ends.size, ends[np.minimum(after, ends.size - 1)], -1
+            )
             document = in_bins(found, following, starts, unit)
             document[document >= 0] += before
         return Spans(found.counts, document, found.stop + contents.bounds[number])
@@ -357,10 +357,8 @@ class CorpusReader:
                     self.contents.will_open(number)
             for number, start, stop in parts:
                 shard = line.file(number)
-                shard.will_need_sections(
-                    checksums=self._checked, documents=documents, is_urgent=is_urgent
-                )
-                shard.will_need(start, stop, checked=self._checked, is_urgent=is_urgent)
+                shard.will_need_sections(documents=documents, is_urgent=is_urgent)
+                shard.will_need(start, stop, is_urgent=is_urgent)
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
@@ -376,36 +374,12 @@ class CorpusReader:
         """The recorded arguments of the write of this version; empty if unknown."""
         return dict(self.contents.version.arguments)
 
-    def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the least and greatest token that a dtype can hold.
-
-        None if the dtype holds every value of the item type. Raises TypeError if the
-        dtype does not hold the range of tokens that the shards declare.
-        """
-        if wanted not in self._limits:
-            name, values = self.contents.dtype_name, self.contents.token_range
-            dtypes.check_readable_as(name, values, wanted)
-            is_narrow = values is not None and not dtypes.holds_all(name, wanted)
-            self._limits[wanted] = dtypes.exact_range(wanted) if is_narrow else None
-        return self._limits[wanted]
-
-    def _check_values(
-        self, rows: Tokens, starts: list[int], limits: tuple[int, int]
-    ) -> None:
-        """Raise ShardError for the first token that is outside the limits."""
-        low, high = limits
-        if not rows.size or (low <= int(rows.min()) and int(rows.max()) <= high):
-            return
-        wrong = np.argwhere((rows < low) | (rows > high))
-        row, column = int(wrong[0, 0]), int(wrong[0, 1])
-        number = self.contents.shard_of(starts[row] + column)
-        table = self.contents.shards
-        raise ShardError(
-            f"{self.contents.paths[number]}: holds token {rows[row, column]}, but its "
-            f"foot declares tokens from {table.min_values[number]} to "
-            f"{table.max_values[number]}; the bytes are damaged, so fetch or write "
-            "this shard again"
-        )
+    def _check_holds(self, wanted: np.dtype[Any]) -> None:
+        """Raise TypeError if a dtype cannot hold the tokens that shards declare."""
+        if wanted not in self._held_by:
+            contents = self.contents
+            dtypes.check_readable_as(contents.dtype_name, contents.token_range, wanted)
+            self._held_by.add(wanted)
 
 
 def _stretches(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
 from roxxel_format._read.files import Files, ItemReads, MappedFile, OpenFile
-from roxxel_format._read.spans import find_documents
-from roxxel_format._spec.dtypes import item_size
 from roxxel_format._spec.layout import (
     FOOT_SIZE,
     HEAD_SIZE,
     Layout,
-    head_of_foot,
+    is_head_of,
     parse_layout,
 )
 from roxxel_format.errors import ChecksumError, ShardError
@@ -24,12 +22,10 @@ from roxxel_format.errors import ChecksumError, ShardError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from roxxel_format._read.spans import Spans
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Head
 
 FETCH_AGAIN = "the bytes are damaged, so fetch or write this shard again"
-_DOCUMENTS_AT_ONCE = 1 << 16
-_MOST_TAIL_BYTES = 1 << 16
 
 
 class ShardMap:
@@ -37,19 +33,29 @@ class ShardMap:
 
     Only this class reads shards. A file on a disk is mapped at the first use of a
     section. In a bucket, each read of tokens fetches a range; the document index and
-    the checksums stay in memory from their first use on. With an `opening`, fetching
-    one range opens the shard. `remedy` says what to do about damaged bytes.
+    the checksums stay in memory from their first use on.
+
+    Args:
+        file: The file.
+        head: The head that the shard should have. It saves a request in a bucket, where
+            only `verify` reads the head itself.
+        remedy: What to do about damaged bytes.
+        checked: Whether every read verifies its blocks. Then the document index stays
+            in memory, because bytes of a map could change after the check.
     """
 
     def __init__(
         self,
         file: OpenFile,
-        opening: Opening | None = None,
+        head: Head | None = None,
         remedy: str = FETCH_AGAIN,
+        *,
+        checked: bool = False,
     ) -> None:
         self._file = file
         self._remedy = remedy
-        self.layout = _layout_of(self._file, opening)
+        self._checked = checked
+        self.layout = _layout_of(self._file, head)
         self._tokens: Tokens | None = None
         self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
@@ -76,9 +82,9 @@ class ShardMap:
             )
         return self._tokens
 
-    def piece(self, *, checked: bool) -> Tokens | ItemReads:
-        """Return the tokens; if `checked`, each read verifies its blocks."""
-        if checked:
+    def piece(self) -> Tokens | ItemReads:
+        """Return the tokens, as an array or to be read."""
+        if self._checked:
             return ItemReads(self.read_checked)
         return self.tokens if self._file.is_mapped else ItemReads(self.read)
 
@@ -99,12 +105,10 @@ class ShardMap:
         where = f"{self.path} (metadata)"
         return parse_object(data, where, "write this shard again", ShardError)
 
-    def will_need(
-        self, start: int, stop: int, *, checked: bool = False, is_urgent: bool = False
-    ) -> None:
-        """Prefetch the tokens `[start, stop)`, by whole blocks if `checked`."""
+    def will_need(self, start: int, stop: int, *, is_urgent: bool) -> None:
+        """Prefetch the tokens `[start, stop)`."""
         self._file.check_size()
-        if checked:
+        if self._checked:
             first, last = self._blocks_of(start, stop)
             span = self._block_span(first)[0], self._block_span(last - 1)[1]
         else:
@@ -115,9 +119,7 @@ class ShardMap:
         """Return whether reading a token would wait for a disk, or may do so."""
         return self._file.is_cold(self._bytes_of(token, token)[0])
 
-    def will_need_sections(
-        self, *, checksums: bool, documents: bool, is_urgent: bool
-    ) -> None:
+    def will_need_sections(self, *, documents: bool, is_urgent: bool) -> None:
         """In a bucket, prefetch the sections that are not in memory yet.
 
         The document index needs the checksums too.
@@ -125,7 +127,7 @@ class ShardMap:
         if self._file.is_mapped:
             return
         at = self.layout.sections
-        if (checksums or documents) and self._checksums is None:
+        if (self._checked or documents) and self._checksums is None:
             self._file.will_need(at.checksums, at.metadata, is_urgent=is_urgent)
         if documents and self._ends is None:
             self._file.will_need(at.documents, at.checksums, is_urgent=is_urgent)
@@ -194,66 +196,14 @@ class ShardMap:
         self._file.check_size()
         if self._ends is None:
             layout, at = self.layout, self.layout.sections
-            data = self._file.view(at.documents, at.checksums)
+            read = self._file.read if self._checked else self._file.view
+            data = read(at.documents, at.checksums)
             self._check_blocks(layout.num_token_blocks, data)
             # Signed, because numpy compares uint64 with other integers as floats.
             ends = np.frombuffer(data, "<i8")
             self._check_order(ends)
             self._ends = ends
         return self._ends
-
-    def ends(self, first: int, last: int, *, checked: bool) -> npt.NDArray[np.int64]:
-        """Return the ends of documents `[first, last)`; verify them if `checked`.
-
-        Ends from a bucket were verified when they arrived, and stay in memory.
-        """
-        ends = self.document_ends
-        if not (checked and self._file.is_mapped) or first >= last:
-            return ends[first:last]
-        layout, at, size = self.layout, self.layout.sections, self._block_size
-        blocks = range(first * 8 // size, -(-last * 8 // size))
-        start = at.documents + blocks.start * size
-        stop = min(at.documents + blocks.stop * size, at.checksums)
-        data = self._file.read(start, stop)
-        self._check_blocks(layout.num_token_blocks + blocks.start, data)
-        skipped = first * 8 - blocks.start * size
-        return np.frombuffer(data, "<i8", last - first, skipped)
-
-    def find_documents(
-        self,
-        starts: npt.NDArray[np.int64],
-        stops: npt.NDArray[np.int64],
-        *,
-        checked: bool,
-    ) -> Spans:
-        """Find the documents of the windows `[starts[i], stops[i])`, none empty."""
-        found = find_documents(self.document_ends, starts, stops)
-        if not (checked and self._file.is_mapped):
-            return found
-        # The search read unverified bytes of the map, so repeat the search in copies.
-        parts: list[npt.NDArray[np.int64]] = []
-        lasts = found.counts.cumsum()
-        every = np.split(found.document, lasts[:-1])
-        for window, documents in enumerate(every):
-            first, stop = max(0, int(documents[0]) - 1), int(documents[-1]) + 1
-            part = self.ends(first, stop, checked=True)
-            at = slice(window, window + 1)
-            again = find_documents(part, starts[at], stops[at])
-            if not np.array_equal(again.document + first, documents):
-                raise self._file.changed()
-            parts.append(again.stop)
-        return found._replace(stop=np.concatenate(parts))
-
-    def ends_after(
-        self, documents: npt.NDArray[np.int64], *, checked: bool
-    ) -> npt.NDArray[np.int64]:
-        """Return the end of the document after each given one; -1 after the last."""
-        found = np.full(documents.shape, -1)
-        for at, document in enumerate(documents.tolist()):
-            stop = min(document + 2, self.layout.num_documents)
-            for end in self.ends(document + 1, stop, checked=checked):
-                found[at] = end
-        return found
 
     @property
     def _block_size(self) -> int:
@@ -286,18 +236,11 @@ class ShardMap:
 
     def _check_order(self, ends: npt.NDArray[np.int64]) -> None:
         """Check that ends ascend by at least a separator each, up to `num_tokens`."""
-        layout = self.layout
-        before = 0
-        for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):
-            part = ends[at : at + _DOCUMENTS_AT_ONCE]
-            starts = np.concatenate((np.array([before], np.int64), part[:-1]))
-            in_order = bool((part >= starts).all())
-            lengths = part - starts
-            if not in_order or bool((lengths < layout.head.separator_length).any()):
-                before = -1
-                break
-            before = int(part[-1])
-        if before != layout.num_tokens:
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))[: ends.size]
+        least = self.layout.head.separator_length
+        # Both, because a difference of two damaged ends may wrap around.
+        in_order = (ends >= starts).all() and (ends - starts >= least).all()
+        if not in_order or (ends[-1] if ends.size else 0) != self.layout.num_tokens:
             raise ShardError(
                 f"{self.path}: the ends of its documents are out of order; "
                 "write this shard again"
@@ -331,45 +274,6 @@ class ShardMap:
         return f", documents {first} to {last} of the shard"
 
 
-class Opening(NamedTuple):
-    """How to open a shard in a bucket with few requests.
-
-    The end of the last document, the checksums, the metadata and the foot are adjacent.
-    If they are small, opening reads them as one range, from `tail` on. Opening does not
-    read the head. It takes the head with this `dtype_name` and `block_size` whose
-    checksum is in the foot. Only `verify` reads the head.
-    """
-
-    dtype_name: str
-    block_size: int
-    last_end: tuple[int, int] | None
-    tail: int
-
-    @classmethod
-    def of(
-        cls,
-        num_bytes: int,
-        num_tokens: int,
-        num_documents: int,
-        block_size: int,
-        dtype_name: str,
-    ) -> Opening:
-        """Return how to open a shard that has this size and these counts."""
-        tail = max(0, num_bytes - FOOT_SIZE)
-        if not num_documents:
-            return cls(dtype_name, block_size, None, tail)
-        num_blocks = -(-num_tokens * item_size(dtype_name) // block_size)
-        stop = HEAD_SIZE + num_blocks * block_size + num_documents * 8
-        if num_bytes - _MOST_TAIL_BYTES <= stop - 8 < tail:
-            return cls(dtype_name, block_size, None, stop - 8)
-        return cls(dtype_name, block_size, (stop - 8, stop), tail)
-
-    def spans(self, num_bytes: int) -> list[tuple[int, int]]:
-        """Return the byte ranges that opening the shard reads."""
-        tail = [(self.tail, num_bytes)]
-        return tail if self.last_end is None else [*tail, self.last_end]
-
-
 class LocalFiles(Files):
     """Opens files on a disk; prefetches nothing before a file is open."""
 
@@ -387,25 +291,18 @@ def open_shard(path: str) -> ShardMap:
     return ShardMap(LOCAL.open(path))
 
 
-def _layout_of(file: OpenFile, opening: Opening | None) -> Layout:
+def _layout_of(file: OpenFile, expected: Head | None) -> Layout:
     """Return the layout of an open shard, checked against the file's size."""
     size = file.num_bytes
-    start = max(0, size - FOOT_SIZE) if opening is None else opening.tail
-    tail = file.read(start, size)
-    foot = tail[-FOOT_SIZE:]
-    head = None
-    if opening is not None:
-        head = head_of_foot(foot, opening.dtype_name, opening.block_size)
-    if head is None:
+    foot = file.read(max(0, size - FOOT_SIZE), size)
+    head = None if expected is None else expected.pack()
+    if head is None or not is_head_of(head, foot):
         head = file.read(0, min(size, HEAD_SIZE))
     layout = parse_layout(head, foot, size, file.path)
     # Padding hides a wrong number of tokens from the size check, so compare the number
     # with the end of the last document: the 8 bytes before the checksums.
     stop = layout.sections.checksums
-    last = b""
-    if layout.num_documents:
-        at = stop - 8 - start
-        last = tail[at : at + 8] if at >= 0 else file.read(stop - 8, stop)
+    last = file.read(stop - 8, stop) if layout.num_documents else b""
     end = int.from_bytes(last, "little")
     if end != layout.num_tokens:
         raise ShardError(

@@ -15,7 +15,6 @@ import json
 import struct
 import zlib
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format._spec import dtypes
@@ -125,10 +124,10 @@ class Layout:
     sections: Sections = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        num_token_blocks = self.num_token_blocks
-        documents = HEAD_SIZE + num_token_blocks * self.head.block_size
-        checksums = documents + self.num_documents * 8
-        num_blocks = num_token_blocks + self.num_document_blocks
+        documents, checksums = documents_span(
+            self.head, self.num_tokens, self.num_documents
+        )
+        num_blocks = self.num_token_blocks + self.num_document_blocks
         metadata = checksums + num_blocks * 4
         foot = metadata + self.metadata_size
         sections = Sections(
@@ -205,6 +204,13 @@ class Layout:
         body = self.fields(_crc_of_head(head)) + self.content_digest + self.digest
         body = body.ljust(_FOOT_CRC, b"\0")
         return body + _CRC.pack(zlib.crc32(body)) + _FOOT_MAGIC
+
+
+def documents_span(head: Head, num_tokens: int, num_documents: int) -> tuple[int, int]:
+    """Return the bytes `[start, stop)` of the document section of a shard."""
+    num_blocks = -(-num_tokens * head.item_size // head.block_size)
+    start = HEAD_SIZE + num_blocks * head.block_size
+    return start, start + num_documents * 8
 
 
 def shard_table(names: Sequence[str], layouts: Sequence[Layout]) -> ShardTable:
@@ -291,24 +297,9 @@ def _crc_of_head(head: bytes) -> int:
     return crc
 
 
-@cache
-def _separator_lengths(dtype_name: str, block_size: int) -> dict[int, int]:
-    """Map the checksum of each possible head to the head's separator length."""
-    lengths = range(MAX_SEPARATOR_LENGTH + 1)
-    heads = (Head(dtype_name, block_size, length).pack() for length in lengths)
-    return {_crc_of_head(head): length for length, head in enumerate(heads)}
-
-
-def head_of_foot(foot: bytes, dtype_name: str, block_size: int) -> bytes | None:
-    """Return the head whose checksum a foot holds.
-
-    None if no head with these fields has this checksum.
-    """
-    if len(foot) < FOOT_SIZE:
-        return None
-    (crc,) = _CRC.unpack_from(foot, _FOOT_HEAD_CRC)
-    length = _separator_lengths(dtype_name, block_size).get(crc)
-    return None if length is None else Head(dtype_name, block_size, length).pack()
+def is_head_of(head: bytes, foot: bytes) -> bool:
+    """Return whether a foot holds the checksum of a head."""
+    return foot[_FOOT_HEAD_CRC:][: _CRC.size] == head[-_CRC.size :]
 
 
 def is_shard_head(head: bytes) -> bool:

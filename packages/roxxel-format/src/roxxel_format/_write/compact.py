@@ -262,18 +262,18 @@ class _NewFiles:
             raise
 
     def _extend(self, writer: ShardWriter, number: int) -> None:
-        shard = self._contents.open_shard(number)
+        shard = self._contents.open_shard(number, checked=True)
         num_tokens = shard.layout.num_tokens
         size = shard.layout.head.item_size
         step = _CHUNK_BYTES // size
-        piece = shard.piece(checked=True)
+        piece = shard.piece()
 
         def chunks() -> Iterator[Tokens]:
             for start in range(0, num_tokens, step):
                 stop = min(start + step, num_tokens)
                 if stop < num_tokens:
                     following = min(stop + step, num_tokens)
-                    shard.will_need(stop, following, checked=True)
+                    shard.will_need(stop, following, is_urgent=False)
                 yield piece[start:stop]
                 self._advance((stop - start) * size)
 
