@@ -11,7 +11,6 @@ from roxxel_format._store.corpus_name import (
     corpus_name,
     meant,
     name_in_bucket,
-    share_files,
 )
 
 if TYPE_CHECKING:
@@ -65,12 +64,3 @@ class CorpusFiles:
             folder == of and (each.is_own(name) or name == each.head.name)
             for of, each in self._named
         )
-
-    def shares_with(self, other: CorpusFiles) -> bool:
-        """Return whether a write of one corpus could delete files of the other."""
-        (folder, name), (of, named) = self._named[0], other._named[0]
-        if self._is_in_bucket or other._is_in_bucket:
-            # The names of a corpus in a bucket are relative to its folder.
-            is_one = self._is_in_bucket and other._is_in_bucket and folder == of
-            return is_one and share_files(name, named)
-        return share_files(name, named)

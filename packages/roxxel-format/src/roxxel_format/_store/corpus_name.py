@@ -42,9 +42,6 @@ _DIGEST = re.compile(r"[0-9a-f]{16}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
-# Beginning and end of the text that replaces the star of a pattern in a shard name.
-_STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
-_STAR_END = re.compile(r"[0-9]*|[0-9a-f]{0,11}_[0-9]{5,}_[0-9]{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +267,6 @@ def named_to_write(target: Filepath, *, sharded: bool = False) -> CorpusName | s
             f"{file}: is no folder; name a corpus by a folder, by a file that "
             f'ends with {SUFFIX}, or by a pattern such as "wiki_*{SUFFIX}"'
         )
-    try:
-        (name.prefix + name.suffix).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
-            "other names, or a locale such as LC_ALL=C.UTF-8"
-        ) from error
     if name.manifest is None:
         for pattern in owners_of([str(name.single)]).values():
             raise ValueError(
@@ -396,39 +386,6 @@ def name_in_bucket(url: str) -> tuple[str, CorpusName]:
     match = _PATTERN.fullmatch(url.rpartition("/")[2])
     prefix, suffix = (match[1], match[2]) if match else ("", SUFFIX)
     return f"{folder}/", _numbered(Path(), prefix, suffix)
-
-
-def share_files(one: CorpusName, other: CorpusName) -> bool:
-    """Return whether a write of one corpus could replace or delete files of the other.
-
-    Resolves symbolic links and `..`.
-    """
-    if _is_same_file(one.head, other.head):
-        return True
-    if not _is_same_file(one.folder, other.folder):
-        return False
-    if one.manifest is None or other.manifest is None:  # A file may match a pattern.
-        return any(
-            numbered.manifest is not None and numbered.is_own(file.single.name)
-            for numbered, file in ((one, other), (other, one))
-        )
-    # Both are patterns here: a name that matches both has the longer prefix and suffix,
-    # and the star of the shorter pattern stands for what these have more.
-    short, long = sorted((one.prefix, other.prefix), key=len)
-    if not (long.startswith(short) and _STAR_START.fullmatch(long[len(short) :])):
-        return False
-    short, long = sorted((one.suffix, other.suffix), key=len)
-    end = long.removesuffix(short)
-    return long.endswith(short) and _STAR_END.fullmatch(end) is not None
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
-    try:
-        return one.samefile(other)
-    except OSError:  # `one` or `other` does not exist.
-        return False
 
 
 def manifests_in(folder: Path) -> list[Path]:

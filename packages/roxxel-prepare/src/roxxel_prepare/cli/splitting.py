@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
@@ -122,14 +122,9 @@ def _check_apart(
     """Check that no write to an output can change the source."""
     paths = corpus.filepath
     paths = (paths,) if isinstance(paths, str) else paths
-    # A split reads the shards and the manifests of the source. `CorpusFiles` knows no
-    # single file in a bucket, so `has` looks for the shards too.
-    read: list[CorpusFiles] = []
-    for path in (*corpus.paths, *paths):
-        with contextlib.suppress(ValueError):  # No corpus can be written to this path.
-            read.append(CorpusFiles(path))
+    read = {*corpus.paths, *map(os.path.realpath, corpus.paths)}
     for output, mine in zip(outputs, files, strict=True):
-        if any(map(mine.has, corpus.paths)) or any(map(mine.shares_with, read)):
+        if any(map(mine.has, read)):
             raise ValueError(
                 f"{output}: a write could delete files of {', '.join(paths)}, the "
                 "source of the split; use another path"
