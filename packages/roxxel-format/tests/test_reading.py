@@ -120,23 +120,6 @@ def test_documents_come_back_as_they_were_given(
     assert np.array_equal(corpus.documents.with_separator[-1], with_separator)
 
 
-def test_documents_are_compared_whole(tmp_path: Path) -> None:
-    documents = [np.array([1, 2]), np.array([3]), np.array([]), np.array([1, 2])]
-    corpus = corpus_of(tmp_path, [each.astype(np.uint16) for each in documents])
-    found: Any = corpus.documents
-
-    assert np.array([1, 2]) in found
-    assert [3] in found
-    assert [] in found
-    for other in ([1], [1, 2, 3], 3, None, "ab", [[1, 2]], [[1], [2, 3]]):
-        assert other not in found
-    assert found.index([1, 2]) == 0
-    assert found.index([1, 2], 1) == found.index([1, 2], -1) == 3
-    assert (found.count([1, 2]), found.count([7])) == (2, 0)
-    with pytest.raises(ValueError, match=r"no document equals \[3\]"):
-        found.index([3], 2)
-
-
 @given(lengths=LENGTHS, separator=st.sampled_from([None, 7]), data=st.data())
 def test_document_spans_cover_a_range_once_and_in_order(
     lengths: list[int], separator: int | None, data: st.DataObject, folder: Path

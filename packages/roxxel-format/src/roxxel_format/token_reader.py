@@ -452,8 +452,7 @@ class Documents(Sequence["Tokens"]):
     """The documents of a corpus: `documents[i]`, `len(documents)`, iteration.
 
     `documents[i]` excludes the separator that the writer appended;
-    `documents.with_separator[i]` includes it. `in`, `index` and `count` compare whole
-    documents: shape and tokens.
+    `documents.with_separator[i]` includes it.
 
     Example:
         >>> corpus = Roxxel("two.rox")
@@ -483,31 +482,13 @@ class Documents(Sequence["Tokens"]):
     def __getitem__(self, index: SupportsIndex | slice) -> Tokens | list[Tokens]:
         return each_at(index, len(self), self._document, "document")
 
-    def __iter__(self) -> Iterator[Tokens]:
-        return self._from(0, len(self))
-
-    def __contains__(self, value: object) -> bool:
-        return any(_are_equal(document, value) for document in self)
-
-    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """Return the first index in `[start, stop)` of a document equal to `value`."""
-        first, last, _ = slice(start, stop).indices(len(self))
-        for number, document in enumerate(self._from(first, last), first):
-            if _are_equal(document, value):
-                return number
-        raise ValueError(f"no document equals {value!r:.100}")
-
-    def count(self, value: object) -> int:
-        """Return the number of documents that equal `value`."""
-        return sum(_are_equal(document, value) for document in self)
-
     def __repr__(self) -> str:
         return f"<{len(self)} documents of {self._corpus.dtype}>"
 
-    def _from(self, first: int, last: int) -> Iterator[Tokens]:
+    def __iter__(self) -> Iterator[Tokens]:
         """Yield documents in order, and prefetch the documents that follow."""
         hinted = 0
-        for number in range(first, last):
+        for number in range(len(self)):
             start, stop, separator = self._corpus.document_range(number)
             if stop > hinted:
                 hinted = min(stop + _HINT_TOKENS, self._corpus.num_tokens)
@@ -521,12 +502,3 @@ class Documents(Sequence["Tokens"]):
         if not self._with_separator:
             stop -= separator
         return self._corpus.token_range(start, stop)
-
-
-def _are_equal(document: Tokens, value: object) -> bool:
-    """Return whether a value has the same shape and tokens."""
-    try:
-        other: Tokens = np.asarray(value)
-    except ValueError:  # A nested list of unequal lengths is not a document.
-        return False
-    return np.array_equal(document, other)
