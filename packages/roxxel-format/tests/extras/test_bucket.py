@@ -409,19 +409,6 @@ def test_a_shard_is_opened_by_two_requests(bucket: Bucket) -> None:
     assert bucket.stats()["requests"] == 2 * remote.num_shards + len(starts)
 
 
-def test_a_shard_with_a_large_tail_is_opened_by_two_requests(bucket: Bucket) -> None:
-    path = bucket.folder / "long_*.rox"
-    tokens = np.resize(np.arange(999, dtype=np.uint16), 4_500_000)
-    Roxxel(path).write([tokens], vocab_size=1000, block_size=512)
-    remote = Roxxel("s3://data/long_*.rox")
-    assert remote.num_shards == 1
-    bucket.set_faults()
-
-    assert remote.read([40_000], 3).tolist() == [[40, 41, 42]]
-
-    assert bucket.stats()["requests"] == 3
-
-
 def test_verify_finds_a_damaged_head(bucket: Bucket) -> None:
     local = Roxxel(bucket.folder / "head_*.rox")
     path = Path(local.write([[1] * 50], vocab_size=10).paths[0])

@@ -176,7 +176,7 @@ class ColumnFiles:
         if table.per == "document":
             self.num_items = shards.without_padding(unit_of(contents.bins))
         self._files = contents.files
-        self._folder = contents.paths[0].removesuffix(contents.shards.names[0])
+        self._folder = contents.folder
         self._verified: dict[int, tuple[int, ...]] = {}
         self._counts: dict[str, int] = {}
 

@@ -27,7 +27,7 @@ from roxxel_format._spec.manifest_file import parse_manifest
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -41,9 +41,7 @@ class Contents:
     """One version of a corpus: its shards in order.
 
     `manifest` is read, or made in memory for a file, and for a list of paths.
-    `block_size` is the block size of the first shard. `fingerprint` covers the shards
-    of this version. `kept` is the path and size of the file that keeps the tokenizer,
-    if there is such a file.
+    `fingerprint` covers the shards of this version.
 
     If shards were merged, the last one may hold more than belongs to the version:
     `shards` describe the files, `bounds` and `first_documents` the version.
@@ -51,13 +49,29 @@ class Contents:
 
     filepath: str | tuple[str, ...]
     manifest: Manifest
-    paths: tuple[str, ...]
-    shards: ShardTable
-    dtype_name: str
-    block_size: int
     version: Version
+    paths: tuple[str, ...]
     files: Files = LOCAL
-    kept: tuple[str, int] | None = None
+
+    @cached_property
+    def shards(self) -> ShardTable:
+        """The shards of this version."""
+        return self.manifest.shards.first(len(self.paths))
+
+    @property
+    def folder(self) -> str:
+        """What is before the name in the path of the first shard and its columns."""
+        return self.paths[0].removesuffix(self.manifest.shards.names[0])
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the item type."""
+        return str(self.manifest.dtype_name)
+
+    @property
+    def block_size(self) -> int:
+        """Bytes of a block of the first shard."""
+        return self.manifest.block_size
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
@@ -79,6 +93,12 @@ class Contents:
         if bins is None:
             return None
         return BinTable(bins.unit, [version.num_padding], [version.num_cut])
+
+    @property
+    def kept(self) -> tuple[str, int] | None:
+        """Path and size of the file that keeps the tokenizer; None without one."""
+        kept = self.version.tokenizer_file
+        return None if kept is None else (self.folder + kept[0], kept[1])
 
     def kept_tokenizer(self) -> dict[str, str]:
         """Return the kept tokenizer's files, texts by name; empty if none is kept.
@@ -252,36 +272,9 @@ def listed_contents(
     chosen = manifest.last
     if version is not None:
         chosen = manifest.version(version) or chosen
-    paths = [folder + name for name in manifest.shards.names]
-    kept = chosen.tokenizer_file
-    in_folder = kept and (folder + kept[0], kept[1])
-    return contents_of(filepath, manifest, chosen, paths, files, in_folder)
-
-
-def contents_of(
-    filepath: str | tuple[str, ...],
-    manifest: Manifest,
-    version: Version,
-    paths: Sequence[str],
-    files: Files,
-    kept: tuple[str, int] | None,
-) -> Contents:
-    """Return a version of a manifest; no shard is opened.
-
-    `paths` are all shards of the manifest.
-    """
-    (num_shards,) = manifest.nums_shards([version])
-    return Contents(
-        filepath,
-        manifest,
-        tuple(paths[:num_shards]),
-        manifest.shards.first(num_shards),
-        str(manifest.dtype_name),
-        manifest.block_size,
-        version,
-        files,
-        kept,
-    )
+    (num_shards,) = manifest.nums_shards([chosen])
+    paths = [folder + name for name in manifest.shards.names[:num_shards]]
+    return Contents(filepath, manifest, chosen, tuple(paths), files)
 
 
 def _file_name(path: str) -> str:

@@ -10,12 +10,10 @@ from roxxel_store.urls import is_pattern
 
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
-from roxxel_format._store.corpus_name import matching_files, owners_of
+from roxxel_format._store.corpus_name import matching_files
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from roxxel_format._store.corpus_name import CorpusName
 
 
@@ -24,51 +22,22 @@ def read_manifest(name: CorpusName, filepath: str) -> bytes:
 
     Raises:
         FileNotFoundError: There is no such file or folder, or no shard in it.
-        ShardError: There are shards without a manifest.
+        ShardError: There are shards without a manifest, or files that are no shards.
     """
-    data = _read(name.head)
-    if data is None:
-        bare = matching_files(filepath)
-        data = _read(name.head)  # A first write may have been committed meanwhile.
-        if data is None:
-            raise bare_shards(filepath, bare)
-    return data
-
-
-def bare_shards(filepath: str, found: list[str]) -> ShardError:
-    """Return the error about files that should be shards, and have no manifest.
-
-    Raises:
-        ShardError: The first file is no shard, or damaged.
-    """
-    open_shard(found[0])
-    whole = [path for path in found if is_whole(path)]
-    if whole:
-        return ShardError(
-            f"{filepath}: has no manifest, and {whole[0]} is a corpus of one file; "
-            "open this file, or pass a list of the files to read them as one corpus"
-        )
-    owners = owners_of(found)
-    bare = [path for path in found if path not in owners]
-    if not bare:
-        patterns = [*dict.fromkeys(owners.values())]
-        return ShardError(
-            f"{filepath}: has no manifest, and {found[0]} belongs to the corpus "
-            f"{patterns[0]}{_and_more(patterns)}; open a corpus by its own pattern"
-        )
-    more = _and_more(bare)
+    try:
+        return read_file(name.head, MAX_MANIFEST_SIZE, ShardError)
+    except (FileNotFoundError, NotADirectoryError):
+        found = matching_files(filepath)
+    open_shard(found[0])  # An error about a file that is no shard, or damaged.
+    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
     where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
     command = roxxel_command(f'format verify "{where}" --adopt')
-    return ShardError(
-        f"{filepath}: has no manifest, so nothing says whether {bare[0]}{more} are "
-        "all of it; if a write is in progress or was interrupted, wait for it or "
-        f"repeat it; else run `{command}`, which verifies them and writes one, or pass "
-        "a list of the files to read"
+    raise ShardError(
+        f"{filepath}: has no manifest, so nothing says whether {found[0]}{more} are "
+        "all of a corpus; open a corpus by its own pattern or folder, and other files "
+        "by a list of them; if a write is in progress or was interrupted, wait for it "
+        f"or repeat it; if the manifest was lost, `{command}` makes a new one"
     )
-
-
-def _and_more(items: list[str]) -> str:
-    return f" and {len(items) - 1:,} more" if len(items) > 1 else ""
 
 
 def is_whole(path: str) -> bool:
@@ -77,10 +46,3 @@ def is_whole(path: str) -> bool:
         return "arguments" in open_shard(path).metadata()
     except ShardError:
         return False
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return read_file(path, MAX_MANIFEST_SIZE, ShardError)
-    except (FileNotFoundError, NotADirectoryError):
-        return None

@@ -20,14 +20,11 @@ _WIDTH = 40
 """Number of characters in the longest bar of a histogram."""
 
 _PERCENTILES = (1, 10, 50, 90, 99)
-_EXACT = 1 << 16
-"""From this length on, percentiles are not exact."""
+_EXACT = 1 << 20
+"""A percentile of this length or more is told as the greatest length."""
 
 _DOCUMENTS_AT_ONCE = 1 << 18
 """Number of documents whose lengths are counted together, in about 20 MB of memory."""
-
-_BINS = 128
-"""Bins for each doubling of the length from `_EXACT` on; a power of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class Lengths:
 
     `counts` are the numbers of documents of length 0, 1, 2 to 3, 4 to 7, and so on.
     `percentiles[p]` is the least length that p percent of the documents do not exceed,
-    for 1, 10, 50, 90 and 99. Lengths from 65 536 on are up to 1 % too small.
+    for 1, 10, 50, 90 and 99; above a million tokens it is `greatest`.
     """
 
     least: int
@@ -49,16 +46,13 @@ class Lengths:
     def of(cls, contents: Contents) -> Lengths:
         """Count the documents of a corpus by length; reads the whole document index."""
         counts = np.zeros(65, np.int64)
-        bins = np.zeros(_EXACT + 64 * _BINS, np.int64)
+        exact = np.zeros(_EXACT + 1, np.int64)
         least, greatest = None, 0
         for lengths in _lengths(contents):
             # Number of binary digits; frexp is exact below 2**53.
-            fractions, digits = np.frexp(lengths.astype(np.float64))
+            _, digits = np.frexp(lengths.astype(np.float64))
             counts += np.bincount(digits, minlength=65)
-            steps = ((2 * fractions - 1) * _BINS).astype(np.int64)
-            coarse = _EXACT + digits * _BINS + steps
-            which = np.where(lengths < _EXACT, lengths, coarse)
-            bins += np.bincount(which, minlength=bins.size)
+            exact += np.bincount(np.minimum(lengths, _EXACT), minlength=exact.size)
             low = int(lengths.min())
             least = low if least is None else min(low, least)
             greatest = max(greatest, int(lengths.max()))
@@ -72,7 +66,7 @@ class Lengths:
             greatest,
             mean,
             tuple(counts[:used].tolist()),
-            _percentiles(bins),
+            _percentiles(exact, greatest),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,20 +93,14 @@ class Lengths:
             yield f"{span:>24} {self.counts[digits]:>12,} {bar}".rstrip()
 
 
-def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:
-    """Return lengths by percentile; `bins` counts exact, then rounded lengths."""
-    totals = np.cumsum(bins)
+def _percentiles(exact: npt.NDArray[np.int64], greatest: int) -> dict[int, int]:
+    """Return lengths by percentile, from the number of documents of each length."""
+    totals = np.cumsum(exact)
     found: dict[int, int] = {}
     for percent in _PERCENTILES:
-        rank = max(1, -(-int(totals[-1]) * percent // 100))
+        rank = -(-int(totals[-1]) * percent // 100)
         at = int(np.searchsorted(totals, rank))
-        if at == bins.size:  # There are no documents.
-            at = 0
-        if at >= _EXACT:
-            # The least length of this bin; `Lengths.of` computes the inverse.
-            digits, step = divmod(at - _EXACT, _BINS)
-            at = (_BINS + step) * 2 ** (digits - 1) // _BINS
-        found[percent] = at
+        found[percent] = at if at < _EXACT else greatest
     return found
 
 

@@ -95,11 +95,7 @@ def _open_on_disk(filepath: str, version: str | None) -> Contents:
     data, path = read_manifest(name, filepath), str(name.manifest)
     # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
     folder = path.removesuffix(name.manifest.name)
-    contents = listed_contents(filepath, data, path, folder, version)
-    for number, num_tokens in enumerate(contents.shards.num_tokens):
-        if not num_tokens:  # Opening verifies; no read will open this empty shard.
-            contents.open_shard(number)
-    return contents
+    return listed_contents(filepath, data, path, folder, version)
 
 
 def _open_url(url: str, version: str | None, files: RemoteFiles) -> Contents:

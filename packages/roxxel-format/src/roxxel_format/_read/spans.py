@@ -40,9 +40,6 @@ def find_documents(ends: _Integers, starts: _Integers, stops: _Integers) -> Span
     inner = ends[:-1]
     first = inner.searchsorted(starts, "right")
     last = inner.searchsorted(stops, "left")
-    if starts.size == 1:  # A blend of many sources has few windows of each.
-        only, past = int(first[0]), max(int(first[0]), int(last[0])) + 1
-        return Spans(np.array([past - only]), np.arange(only, past), ends[only:past])
     counts = np.maximum(last - first, 0) + 1
     document = ranges(first, counts)
     return Spans(counts, document, ends[document])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_format._read.contents import Contents, contents_of
+from roxxel_format._read.contents import Contents
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.in_memory import manifest_of
 from roxxel_format._spec.manifest import (
@@ -42,10 +42,7 @@ def file_contents(
     """
     shard = ShardMap(files.open(path, num_bytes))
     manifest = manifest_of(path, shard.layout, shard.metadata())
-    folder = path.removesuffix(manifest.shards.names[0])
-    kept = manifest.last.tokenizer_file
-    in_folder = kept and (folder + kept[0], kept[1])
-    return contents_of(path, manifest, manifest.last, [path], files, in_folder)
+    return Contents(path, manifest, manifest.last, (path,), files)
 
 
 def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Contents:
@@ -61,7 +58,6 @@ def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Conten
         raise FileNotFoundError("the list of shards is empty; pass at least one")
     _check_alike(parts)
     first = parts[0].manifest
-    kept = next((part.kept for part in parts if part.kept is not None), None)
     writes = [part.manifest.arguments for part in parts]
     arguments = writes[0]
     if len(writes) > 1 and any(writes):
@@ -73,7 +69,7 @@ def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Conten
     ]
     bins = sum(found[1:], found[0]) if found else None
     shards = ShardTable.chained(part.shards for part in parts)
-    file = kept and (kept[0].rpartition("/")[2], kept[1])
+    file = parts[0].version.tokenizer_file
     version = Version().followed_by(shards, bins, arguments, tokenizer_file=file)
     manifest = Manifest(
         dtype_name=first.dtype_name,
@@ -84,8 +80,8 @@ def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Conten
         versions=(version,),
         bins=bins,
     )
-    paths = [path for part in parts for path in part.paths]
-    return contents_of(filepath, manifest, version, paths, parts[0].files, kept)
+    paths = tuple(path for part in parts for path in part.paths)
+    return Contents(filepath, manifest, version, paths, parts[0].files)
 
 
 def _check_alike(parts: Sequence[Contents]) -> None:

@@ -59,9 +59,6 @@ _NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME_SIZE = 255
 _FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
-_FILE_NAMES = re.compile(
-    rf"[^.{_NOT_IN_NAMES}](?:\n[^.{_NOT_IN_NAMES}]|[^{_NOT_IN_NAMES}])*"
-)
 
 _VERSION_LISTS = {
     "fingerprint": "fingerprints",
@@ -432,11 +429,6 @@ def _check_names(manifest: Manifest) -> None:
     ]
     _check({*map(type, names)} <= {str}, "a file name that is not a string")
     _check(len(set(names)) == len(names), "a file that is listed twice")
-    joined = "\n".join(names)
-    # One match for all names, unless one has a line break itself.
-    is_sure = joined.isascii() and joined.count("\n") == len(names) - 1
-    if is_sure and _FILE_NAMES.fullmatch(joined):
-        names = [name for name in names if len(name) > _MAX_NAME_SIZE]
     for name in names:
         if not is_file_name(name):
             raise _BadFieldError(f"the file name {name!r:.100}")
