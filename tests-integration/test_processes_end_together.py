@@ -63,14 +63,8 @@ def train(
     cache: Path,
     *arguments: str,
     count: int = 2,
-    standing: int | None = None,
-    continues: bool = False,
 ) -> Ended:
-    """Train in several processes and wait until all have ended.
-
-    The process `standing` stops itself. After the others have ended, it is killed, or
-    continues.
-    """
+    """Train in several processes and wait until all have ended."""
     command = [sys.executable, str(PROGRAMS / "ending.py"), str(data), str(run)]
     shared = {
         **environment(1, cache),
@@ -89,13 +83,6 @@ def train(
                     stderr=output,
                 )
             processes.append(process)
-        for index, process in enumerate(processes):
-            if index != standing:
-                process.wait(GUARD_S)
-        if standing is not None:
-            processes[standing].send_signal(
-                signal.SIGCONT if continues else signal.SIGKILL
-            )
         codes = [process.wait(GUARD_S) for process in processes]
     finally:
         for process in processes:
@@ -271,81 +258,6 @@ def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
     assert 0 not in ended.codes
     assert "process 1 failed: " in ended.texts[0]
     assert "in happen" in ended.texts[1]
-
-
-@pytest.mark.parametrize(
-    ("standing", "count", "where"),
-    [
-        *((1, 2, where) for where in ("30", "compile", "save", "restore")),
-        (0, 4, "evaluate"),
-    ],
-)
-def test_process_that_stands_is_named_in_every_log_before_its_step_is_late(
-    data: Path,
-    stopped: Path,
-    tmp_path: Path,
-    compilation_cache: Path,
-    standing: int,
-    count: int,
-    where: str,
-) -> None:
-    """While process 0 stands, no request of another process gets an answer."""
-    run = tmp_path / "run"
-    if where == "restore":
-        shutil.copytree(stopped, run)
-
-    ended = train(
-        data,
-        run,
-        compilation_cache,
-        "hang_after_s=1000.0",
-        "eval_every=5",
-        "checkpoint_every=5",
-        f"stand@{where}:{standing}",
-        count=count,
-        standing=standing,
-    )
-
-    del ended.codes[standing], ended.texts[standing]
-    assert ended.codes == [1] * (count - 1)
-    for text in (*ended.texts, ended.log):
-        assert re.search(
-            rf"the run ends: process {standing} failed: .* for \d+ s.* was stopped",
-            text,
-        )
-
-
-@pytest.mark.parametrize("standing", [0, 1])
-def test_process_that_continues_after_the_others_have_ended_blames_itself(
-    data: Path, tmp_path: Path, compilation_cache: Path, standing: int
-) -> None:
-    ended = train(
-        data,
-        tmp_path / "run",
-        compilation_cache,
-        f"stand@30:{standing}",
-        standing=standing,
-        continues=True,
-    )
-
-    assert ended.codes[1 - standing] == 1
-    assert f"process {1 - standing} failed" not in ended.texts[standing] + ended.log
-
-
-def test_process_that_holds_the_interpreter_lock_for_a_while_does_not_stand(
-    data: Path, tmp_path: Path, compilation_cache: Path
-) -> None:
-    ended = train(
-        data,
-        tmp_path / "run",
-        compilation_cache,
-        "steps=20",
-        "eval_every=20",
-        "busy@evaluate:1",
-    )
-
-    assert ended.codes == [0, 0]
-    assert "the run ends" not in ended.log
 
 
 @pytest.mark.parametrize(

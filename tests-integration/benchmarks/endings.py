@@ -1,10 +1,9 @@
 """Measures how soon all processes end after an accident in the last of them.
 
 Each row is a program of several real processes. The time is measured from the accident
-to the end of the last process; after a failure the limit is 10 s. A stopped process is
-killed once all others have ended. "reason" counts the processes whose standard error
-names the reason, among those that can still print. If the run had begun, `system.log`
-must name it too.
+to the end of the last process; after a failure the limit is 10 s. "reason" counts the
+processes whose standard error names the reason, among those that can still print. If
+the run had begun, `system.log` must name it too.
 
     python tests-integration/benchmarks/endings.py
     python tests-integration/benchmarks/endings.py save --processes 4 --mib 400
@@ -22,7 +21,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +50,6 @@ CASES: Mapping[str, Sequence[str]] = {
     "models differ": [f"arrays=1:{LAST}"],
     "raises in a step": [f"error@30:{LAST}"],
     "killed in a step": [f"kill@30:{LAST}"],
-    "stopped in a step": [f"stand@30:{LAST}"],
     "preempted in a step": [f"sigterm@30:{LAST}"],
     "slow in a step": ["steps=120", "log_every=5", f"slow@30:{LAST}"],
     "killed in evaluate": [
@@ -143,13 +140,12 @@ def ending(data: Path, run: Path, count: int, words: Sequence[str]) -> Ending:
             arguments += [word.replace(OTHERS, str(index)) for index in range(last)]
         else:
             arguments.append(word.replace(LAST, str(last)))
-    is_standing = any(word.startswith("stand") for word in words)
-    ended = train(data, run, count, arguments, last if is_standing else None)
+    ended = train(data, run, count, arguments)
     stamps = [
         float(stamp)
         for process in ended
         for stamp in re.findall(
-            r"^(?:error|exit|kill|stand|sigterm|slow) at (.*)$",
+            r"^(?:error|exit|kill|sigterm|slow) at (.*)$",
             process.said,
             re.MULTILINE,
         )
@@ -193,15 +189,8 @@ class Ended:
         return self.code == -signal.SIGKILL
 
 
-def train(
-    data: Path,
-    run: Path,
-    count: int,
-    arguments: Sequence[str],
-    standing: int | None = None,
-) -> list[Ended]:
-    """Train in `count` processes; kill the stopped process `standing` last."""
-    others_ended = threading.Barrier(count)
+def train(data: Path, run: Path, count: int, arguments: Sequence[str]) -> list[Ended]:
+    """Train in `count` processes."""
     with held_port() as port, ThreadPoolExecutor(count) as pool:
         shared = {
             **os.environ,
@@ -222,16 +211,8 @@ def train(
                 text=True,
                 errors="replace",
             ) as process:
-                if index == standing:
-                    others_ended.wait(GUARD_S)
-                    process.kill()
-                    at = time.time()
-                    _, said = process.communicate(timeout=GUARD_S)
-                    return Ended(said, process.returncode, at)
                 _, said = process.communicate(timeout=GUARD_S)
                 at = time.time()
-                if standing is not None:
-                    others_ended.wait(GUARD_S)
             return Ended(said, process.returncode, at)
 
         return list(pool.map(run_one, range(count)))

@@ -2,10 +2,10 @@
 
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
-`WHAT` happens in one process: "error", "exit", "kill", "stand" (SIGSTOP), "sigterm",
-"save", "sleep", "hold", "gil", "busy" or "nan". "hold" waits until the run's log has a
-line that matches `until`. "gil" and "busy" hold the interpreter lock for a minute, and
-for longer than a process may be silent. With "slow", every later batch is delayed.
+`WHAT` happens in one process: "error", "exit", "kill", "sigterm", "save", "sleep",
+"hold", "gil" or "nan". "hold" waits until the run's log has a line that matches
+`until`. "gil" holds the interpreter lock for a minute. With "slow", every later batch
+is delayed.
 `WHERE` is the number of a read of a batch, or one of "before" (the construction of the
 trainer), "after" (the construction), "compile", "evaluate", "save" and "restore".
 
@@ -45,13 +45,9 @@ STEPS = 100
 TINY = 2e-2
 """Delay of every batch, so that a request is made before the run is over."""
 
-HELD_S = {"gil": 60, "busy": 9}
+HELD_S = 60
 
-SIGNALS = {
-    "kill": signal.SIGKILL,
-    "stand": signal.SIGSTOP,
-    "sigterm": signal.SIGTERM,
-}
+SIGNALS = {"kill": signal.SIGKILL, "sigterm": signal.SIGTERM}
 
 
 def loss_fn(model, batch):
@@ -98,7 +94,7 @@ class Accidents:
         elif what == "sleep":
             time.sleep(1000)
         else:
-            ctypes.PyDLL(None).sleep(HELD_S[what])
+            ctypes.PyDLL(None).sleep(HELD_S)
 
     def watch_compiler(self):
         """Let the compilation of an update be an accident."""

@@ -620,11 +620,11 @@ def test_who_returns_late_from_a_meeting_is_not_failed_by_a_program_that_has_end
 
     with own.needing_all():  # in the last barrier, which all have passed
         own.read_news()
-        own._exchange(None, 0.0)
+        own._exchange(0.0)
     now_s = 60.0
-    own._exchange(None, 0.0)
+    own._exchange(0.0)
     with own.needing_all(), pytest.raises(SystemExit):
-        own._exchange(None, 0.0)
+        own._exchange(0.0)
 
     assert "process 2 failed: its program ended while" in capsys.readouterr().err
 
@@ -643,9 +643,9 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
     monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
     own: Any = Watcher(cast("Any", Service(0, Store())))
     own._report = report
-    own._lives = {0: Life(1, 0, "save", 0.0, [], ["commit"])}
+    own._lives = {0: Life(0, "save", 0.0, [], ["commit"])}
     try:
-        own._watch_others(None, 61.0, is_due=False)
+        own._watch_others(61.0, is_due=False)
         assert asked.wait(GUARD_S)
     finally:
         answers.set()
@@ -656,10 +656,9 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
 
 def test_a_line_about_many_slow_processes_counts_those_that_it_leaves_out() -> None:
     lives = {
-        index: Life(1, 0, "restore", 0.0, [f"read {index}"], [])
-        for index in range(1, 9)
+        index: Life(0, "restore", 0.0, [f"read {index}"], []) for index in range(1, 9)
     }
-    lives[0] = Life(1, 0, "restore", 0.0, [], ["verify step 5"])
+    lives[0] = Life(0, "restore", 0.0, [], ["verify step 5"])
 
     [line] = Holders().lines(lives, 9, waited_s=61)
 
@@ -668,7 +667,7 @@ def test_a_line_about_many_slow_processes_counts_those_that_it_leaves_out() -> N
 
 
 def test_a_line_comes_after_a_minute_and_when_the_wait_has_doubled() -> None:
-    waiting = Life(1, 5, None, 0.0, [], [5])
+    waiting = Life(5, None, 0.0, [], [5])
     holders, said = Holders(), list[int]()
 
     for minute in range(1, 9):

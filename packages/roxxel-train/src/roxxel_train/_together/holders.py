@@ -26,14 +26,13 @@ _HELD_S = 60.0
 
 
 class Life(NamedTuple):
-    """A sign of life: the number of the sign, and `Progress` at this time.
+    """A sign of life: `Progress` at this time.
 
     `does` is what threads of the process do (`roxxel_ckpt.activity`), and `awaits` the
     calls at which they wait for the other processes. In a step, a process awaits the
     others in this step, and what its threads do in the background does not count.
     """
 
-    number: int
     step: int
     pause: str | None
     own_s: float

@@ -1,15 +1,8 @@
-"""Connections between processes. They show whether a process has died or is stopped.
+"""Connections between processes, which show whether a process has died.
 
 Every process holds a TCP connection to process 0. When a process dies, the kernel
 closes its connections. A closed connection is therefore proof that a process has ended;
 silence is not.
-
-A process that is stopped (SIGSTOP, a frozen container) keeps its connections. To find
-out, process 0 sends zeros, and a thread of the other process receives them in one
-system call after another. One call receives up to a gigabyte and does not need the
-interpreter lock, so a process receives the zeros even if C code holds the lock. A
-stopped process receives nothing, and once the small buffers of the connection are full,
-no more zeros can be sent.
 
 A host that loses its power or its network does not close its connections. The kernels
 of the other hosts probe idle connections, and close a connection without an answer.
@@ -19,10 +12,8 @@ from __future__ import annotations
 
 import secrets
 import selectors
-import signal
 import socket
 import sys
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -38,18 +29,6 @@ _PROBE_EVERY_S = 1
 _NUM_PROBES = 4
 """Number of probes without an answer, after which the kernel closes a connection."""
 
-_SENT_BYTES = 1 << 12
-_RECEIVED_BYTES = 1 << 15
-"""Sizes of the buffers at both ends, which kernels treat as hints: small, so that a
-stopped process is found soon. If the second were half as large, Linux would delay its
-answers on a loopback connection, whose segments are large.
-"""
-
-_ZEROS = memoryview(bytes(1 << 16))
-_TAKEN_BYTES = 1 << 20
-"""Size of each of the `_NUM_TAKEN` buffers of a system call, in bytes."""
-_NUM_TAKEN = 1000  # POSIX allows 1024
-
 _LOST_HOST = "its host does not answer"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -58,19 +37,14 @@ class Links:
     """The connections of this process.
 
     Process 0 is connected to every other process; the others are connected only to
-    process 0. Use the object in one thread; other threads may call `wake`. `keys` is
-    the prefix of the keys in the coordination service.
+    process 0. Use the object in one thread. `keys` is the prefix of the keys in the
+    coordination service.
     """
 
     def __init__(self, service: CoordinationService, keys: str) -> None:
         self._service = service
         self._key = f"{keys}/{_ADDRESS}"
         self._selector = selectors.DefaultSelector()
-        self._waker, self._woken = socket.socketpair()
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._others: dict[int, socket.socket] = {}
-        # The thread that takes zeros writes this field, before it calls `wake`.
-        self._end_of_first = ""
         self._is_connected = service.process_index == 0
         self._listener: socket.socket | None = None
         self._token = ""
@@ -102,38 +76,14 @@ class Links:
         self._is_connected = True
         host = "127.0.0.1" if self._service.host in _LOCAL else self._service.host
         connection = socket.create_connection((host, int(port)), _CONNECT_S)
-        connection.settimeout(None)
         connection.sendall(f"{token} {self._service.process_index}\n".encode())
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
-        _probe(connection)
-        self._others[0] = connection
-        threading.Thread(
-            target=self._take, args=(connection,), name="roxxel-link", daemon=True
-        ).start()
-
-    def is_taking(self, process: int) -> bool:
-        """Return whether a process has received bytes since the last call.
-
-        Only for process 0. The result is True for a process without a connection. After
-        a process was stopped, a few calls still fill the buffers and return True.
-        """
-        connection = self._others.get(process)
-        if connection is None:
-            return True
-        try:
-            # More than the buffers hold would wait for the other process.
-            return connection.send(_ZEROS) > 0
-        except BlockingIOError:
-            return False
-        except OSError:  # `wait` reports the end of the connection
-            return True
+        self._watch(connection, 0)
 
     def wait(self, timeout_s: float) -> dict[int, str]:
         """Wait for an event; return how each newly dead process ended, by index.
 
-        An event is a new connection, a closed connection or a call of `wake`. Without
-        an event, the wait ends after `timeout_s` seconds. The result is empty if no
-        connection was closed.
+        An event is a new or a closed connection. Without an event, the wait ends after
+        `timeout_s` seconds.
         """
         dead: dict[int, str] = {}
         for key, _ in self._selector.select(timeout_s):
@@ -141,34 +91,17 @@ class Links:
             assert isinstance(connection, socket.socket)  # noqa: S101 - all are
             if connection is self._listener:
                 self._accept(connection)
-            elif connection is self._woken:
-                connection.recv(64)
             elif how := _end_of(connection):
                 self._selector.unregister(connection)
-                del self._others[key.data]
                 connection.close()
                 dead[key.data] = how
-        if self._end_of_first and 0 in self._others:
-            self._others.pop(0).close()
-            dead[0] = self._end_of_first
         return dead
 
-    def wake(self) -> None:
-        """Make the current `wait`, or the next one, return at once."""
-        with suppress(OSError):
-            self._waker.send(b"\0")
-
     def close(self) -> None:
-        for connection in self._others.values():
-            # Closing alone would not end the call of the thread that takes zeros.
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
         for key in tuple(self._selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)  # noqa: S101 - all are
             key.fileobj.close()
         self._selector.close()
-        self._waker.close()
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept a connection, and close it unless it sends the token and an index."""
@@ -177,30 +110,14 @@ class Links:
         with suppress(OSError, ValueError), connection.makefile("rb") as lines:
             token, index = lines.readline(100).decode("ascii").split()
             if secrets.compare_digest(token, self._token):
-                connection.setblocking(False)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES)
-                _probe(connection)
-                self._others[int(index)] = connection
-                self._selector.register(connection, selectors.EVENT_READ, int(index))
+                self._watch(connection, int(index))
                 return
         connection.close()
 
-    def _take(self, connection: socket.socket) -> None:
-        """Take the zeros of process 0, until its connection ends."""
-        # A signal would end the system call, and the next one needs the interpreter
-        # lock. Other threads handle the signals.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        room = [bytearray(_TAKEN_BYTES)] * _NUM_TAKEN
-        how = "killed or crashed"
-        try:
-            while connection.recvmsg_into(room, 0, socket.MSG_WAITALL)[0]:
-                pass
-        except ConnectionError:
-            pass
-        except OSError:  # timed out, no route
-            how = _LOST_HOST
-        self._end_of_first = how
-        self.wake()
+    def _watch(self, connection: socket.socket, process: int) -> None:
+        connection.setblocking(False)
+        _probe(connection)
+        self._selector.register(connection, selectors.EVENT_READ, process)
 
 
 def _listen(host: str) -> socket.socket:

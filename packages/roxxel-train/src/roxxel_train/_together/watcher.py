@@ -6,9 +6,6 @@ until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
 - its connection is closed (`roxxel_train._together.links`): the process has died;
-- its sign of life does not change and it receives no bytes, as after SIGSTOP;
-- it is process 0, and its coordination service leaves a request unanswered, as after
-  SIGSTOP (`Watcher._time_requests`);
 - its program ends while other processes are in a trainer, or while JAX initializes
   their devices.
 
@@ -25,9 +22,10 @@ What this costs process 0 does not grow with the number of processes: each of th
 for news in one request, and all of them together publish at most `_SIGNS_PER_S` signs
 of life a second. `tests-integration/benchmarks/coordination.py` prints the cost.
 
-JAX's own heartbeat stays the backstop, with JAX's default of 100 s. It cannot replace
-the connections: after its timeout JAX aborts every process without a reason in the log.
-To find a dead process as early, it would have to beat so often that it costs more.
+JAX's own heartbeat, of 100 s by default, ends the processes if one is stopped (SIGSTOP,
+a frozen container). It cannot replace the connections: JAX aborts every process without
+a reason in the log, and beating often enough to find a dead process as early would cost
+more.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import defaultdict
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import (
@@ -66,7 +63,7 @@ from roxxel_train._together.cluster import check_connected, is_ray_worker
 from roxxel_train._together.holders import MOST_NAMED, START, Holders, Life, during
 from roxxel_train._together.links import Links
 from roxxel_train._together.news import News
-from roxxel_train._together.texts import named, print_error, stacks, titled
+from roxxel_train._together.texts import print_error, stacks, titled
 from roxxel_train.errors import (
     ClusterError,
     LogWriteError,
@@ -93,26 +90,13 @@ the same moments, because among others a request costs process 0 about 0.05 ms o
 and alone 0.45 ms.
 """
 
-_SILENT_S = 6.0
-"""Silence after which process 0 counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
-few ticks below 10 s: the README promises that all processes end within 10 s. `_QUIET_S`
-and `_STILL_S` together are below `_SILENT_S`."""
-
-_QUIET_S = 2.0
-"""Time without a new sign of life after which process 0 tests the connection to a
-process. C code that holds the interpreter lock, as in a compilation or a restore,
-delays the signs, but not the connection.
-"""
-
-_STILL_S = 3.0
-"""Time without received bytes after which such a process counts as stopped."""
-
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
-another process may have caused. If another process gives no sign of life in this time,
-the message names this other process as the cause. A process that needs another process
-whose program ends gives up after this time too. It waits because a last call of both
-may be complete and only not have returned here yet."""
+another process may have caused, so that the cause is published first. A process that
+needs another process whose program ends gives up after this time too. It waits because
+a last call of both may be complete and only not have returned here yet. Keep
+`_CAUSE_S + _LEAVE_S` plus a few ticks below 10 s: the README promises that all
+processes end within 10 s."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""
@@ -130,8 +114,6 @@ _EXIT_S = 300.0
 """Longest wait for the other processes at the end of the program, the same as in
 JAX.
 """
-
-_STOPPED = "the process was stopped, or its host does not answer"
 
 _ALIKE = (
     LogWriteError,
@@ -169,7 +151,7 @@ class Report(Protocol):
     """Writes a text to the log of a run and flushes the log; any thread may call it.
 
     Process 0 writes the log. With `for_first`, another process writes a text in its
-    place, because process 0 is dead or stopped.
+    place, because process 0 is dead.
     """
 
     def __call__(self, text: str, *, for_first: bool = False) -> None: ...
@@ -179,15 +161,6 @@ class Listener(Protocol):
     """Receives a message of the news with its number, in the thread that reads."""
 
     def __call__(self, number: int, kind: str, *values: Any) -> None: ...
-
-
-@dataclass
-class _Sign:
-    """The last sign of life of a process, and the time since then."""
-
-    life: Life | None = None
-    quiet_s: float = 0.0
-    still_s: float = 0.0
 
 
 class _Leave(NamedTuple):
@@ -219,34 +192,24 @@ class Watcher:
         self._num_needs = 0
         self._has_run = False
         self._report: Report | None = None
-        # Only the watching thread writes these fields, until a request gets no answer.
-        self._links: Links | None = None
-        self._num_ticks = self._num_signs = 0
+        # Only the watching thread writes these fields.
         self._lives: dict[int, Life] = {}
         self._holders = Holders()
-        self._stood_s = self._woke_at_s = 0.0
-        self._is_asking = False
-        self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
         self._dead: dict[int, str] = {}
-        self._stopped: dict[int, str] = {}
         self._left: dict[int, _Leave] = {}
         self.own_times: dict[int, tuple[int, float]] = {}
 
     def start(self) -> None:
         """Watch until the program ends."""
-        self._links = Links(self.service, _KEYS)
+        links = Links(self.service, _KEYS)
         self._thread = threading.Thread(
-            target=self._watch, args=(self._links,), name="roxxel-watcher", daemon=True
+            target=self._watch, args=(links,), name="roxxel-watcher", daemon=True
         )
         self._thread.start()
         self._reader = threading.Thread(
             target=self.read_news, name="roxxel-news", daemon=True
         )
         self._reader.start()
-        if self.index != 0:
-            threading.Thread(
-                target=self._time_requests, name="roxxel-clock", daemon=True
-            ).start()
         self._outer_hook, sys.excepthook = sys.excepthook, self._on_uncaught
         # Runs before JAX's shutdown, because the last registered function runs first.
         atexit.register(self._on_exit)
@@ -295,17 +258,8 @@ class Watcher:
             return False
         cause = f"process {self.index} failed: {titled(error)}"
         if _is_echo(error):
-            with suppress(Exception):  # without the service, report our own error
-                before = self.service.entries(f"{_KEYS}/alive/")
-                self.news.post("sign")
-                # The thread ends this process as soon as a cause is published.
-                time.sleep(_CAUSE_S)
-                after = self.service.entries(f"{_KEYS}/alive/")
-                silent = sorted(int(i) for i in before if before[i] == after[i])
-                if silent:
-                    cause = (
-                        f"{named(silent)} failed: no sign of life for {_CAUSE_S:g} s"
-                    )
+            # A thread ends this process as soon as a cause is published.
+            time.sleep(_CAUSE_S)
         self._announce(cause, None if is_printed else error)
         if not is_ray_worker():
             os._exit(1)
@@ -357,44 +311,18 @@ class Watcher:
         waited_s = 0.0
         while not self._closed.is_set() and self._has_service():
             try:
-                self._is_asking = True
-                try:
-                    self._exchange(links, waited_s)
-                finally:
-                    self._is_asking = False
+                self._exchange(waited_s)
                 self._connect(links)
                 began = time.monotonic()
                 left_s = self._sign_due_s - began
                 self._dead |= links.wait(min(_TICK_S, max(0.0, left_s)))
-                woke_at_s = time.monotonic()
-                if woke_at_s - began > _QUIET_S + _STILL_S:
-                    self._stood_s, self._woke_at_s = woke_at_s - began, woke_at_s
-                # Count at most one tick: the time in which this process itself was
-                # suspended must not count as silence of its neighbour.
-                waited_s = min(woke_at_s - began, _TICK_S)
+                waited_s = time.monotonic() - began
             except Exception as error:  # noqa: BLE001 - ends the program
                 # When the program shuts JAX down, the service ends before the client.
                 if self._closed.wait(2 * _TICK_S) or not self._has_service():
                     break
                 self.end(f"process {self.index} failed: {titled(error)}", error)
         links.close()
-
-    def _time_requests(self) -> None:
-        """End this process if process 0, which runs the service, answers no request.
-
-        The service answers from C++ threads. So unlike a sign of life, an answer does
-        not need the interpreter lock: process 0 answers even while it restores or
-        compiles.
-        """
-        silent_s, num_ticks = 0.0, 0
-        while not self._closed.wait(_TICK_S) and self._has_service():
-            is_silent = self._is_asking and self._num_ticks == num_ticks
-            num_ticks = self._num_ticks
-            # As in the watching thread, a time of suspension counts as one tick.
-            silent_s = silent_s + _TICK_S if is_silent else 0.0
-            if silent_s > _SILENT_S:
-                self._dead[0] = f"no answer for {silent_s:.0f} s; {_STOPPED}"
-                self.end(f"process 0 failed: {self._dead[0]}")
 
     def _has_service(self) -> bool:
         """Return whether `jax.distributed` still runs in this program."""
@@ -408,7 +336,7 @@ class Watcher:
             print_error(
                 f"process {self.index} cannot connect to process 0 at "
                 f"{self.service.host} ({titled(error)}), so only JAX detects that "
-                "this process is killed or stopped, after 100 seconds or more; open "
+                "this process is killed, after 100 seconds or more; open "
                 "the ports between the hosts"
             )
 
@@ -423,8 +351,6 @@ class Watcher:
                     self.end("")
                 elif kind == "left":
                     self._left[values[0]] = _Leave(values[1], time.monotonic())
-                elif kind == "sign":
-                    self._publish_sign()
                 elif self._listen is not None:
                     self._listen(number, kind, *values)
             except Exception as error:  # noqa: BLE001 - ends the program
@@ -434,7 +360,7 @@ class Watcher:
                     return
                 self.end(f"process {self.index} failed: {titled(error)}", error)
 
-    def _exchange(self, links: Links, waited_s: float) -> None:
+    def _exchange(self, waited_s: float) -> None:
         """Publish a sign of life when it is due; in process 0, watch the others."""
         self._end_without_needed()
         if 0 in self._dead:
@@ -446,14 +372,12 @@ class Watcher:
             since_s = (time.time() - late_s) % self.sign_every_s
             self._sign_due_s = time.monotonic() + self.sign_every_s - since_s
             self._publish_sign()
-        self._num_ticks += 1
         if self.index == 0:
-            self._watch_others(links, waited_s, is_due=is_due)
-            self._end_without_needed()
+            self._watch_others(waited_s, is_due=is_due)
 
     def _publish_sign(self) -> None:
         step, pause = self.progress.step, self.progress.pause
-        own_s, self._num_signs = round(self.progress.own_s, 3), self._num_signs + 1
+        own_s = round(self.progress.own_s, 3)
         found = activities()
         if pause is None:
             found = {t: each for t, each in found.items() if t == self.progress.thread}
@@ -461,24 +385,16 @@ class Watcher:
         awaits: list[str | int] = [each.what for each in found.values() if each.waits]
         if pause is None and not awaits:
             awaits.append(step)
-        life = Life(self._num_signs, step, pause, own_s, does[:MOST_NAMED], awaits)
+        life = Life(step, pause, own_s, does[:MOST_NAMED], awaits)
         self.service.set(f"{_KEYS}/alive/{self.index}", life, overwrite=True)
 
     def _end_without_needed(self) -> None:
         """End this process if it needs a process that has died or left."""
         if self._is_leaving:
             return
-        for process, how in sorted({**self._stopped, **self._dead}.items()):
+        for process, how in sorted(self._dead.items()):
             if process not in self._left and (self._num_needs or not self._has_run):
-                if self._has_stood():
-                    self.end(
-                        f"process {self.index} failed: it was stopped for "
-                        f"{self._stood_s:.0f} s, and process {process} has ended "
-                        "meanwhile"
-                    )
-                why = "" if process in self._dead else f"; {_STOPPED}"
-                during = self._during(process)
-                self.end(f"process {process} failed: {how}{during}{why}")
+                self.end(f"process {process} failed: {how}{self._during(process)}")
         for process, left in sorted(self._left.items()):
             if time.monotonic() - left.at_s < _CAUSE_S:
                 continue
@@ -489,14 +405,6 @@ class Watcher:
                     f"processes wait for it; read the output of process {process}"
                 )
 
-    def _has_stood(self) -> bool:
-        """Return whether this process has just continued after it was stopped.
-
-        The other processes have ended without it, which must not count as their
-        failure. Perhaps the run has started again and writes the log.
-        """
-        return self._stood_s > 0 and time.monotonic() - self._woke_at_s < _QUIET_S
-
     def _during(self, process: int) -> str:
         """Return the last activity of a process, to end a sentence; may be empty."""
         if 0 in self._dead:
@@ -506,28 +414,14 @@ class Watcher:
             return during(life.step, life.pause)
         return ""
 
-    def _watch_others(self, links: Links, waited_s: float, *, is_due: bool) -> None:
-        """Find the processes that are stopped. Only process 0 can do this."""
-        self._stopped = {}
+    def _watch_others(self, waited_s: float, *, is_due: bool) -> None:
+        """In process 0, write a line about processes for which others wait."""
         if is_due:
             self._lives = self.lives()
             self.own_times = {i: (x.step, x.own_s) for i, x in self._lives.items()}
         count = self.service.process_count
         for line in self._holders.lines(self._lives, count, waited_s):
             _try_for_a_while(functools.partial(self._write, line))
-        quiet_s = max(_QUIET_S, self.sign_every_s + _TICK_S)
-        for process, life in self._lives.items():
-            sign = self._signs[process]
-            if life != sign.life:
-                self._signs[process] = _Sign(life)
-                continue
-            sign.quiet_s += waited_s
-            if sign.quiet_s <= quiet_s or links.is_taking(process):
-                sign.still_s = 0.0
-                continue
-            sign.still_s += waited_s
-            if sign.still_s > _STILL_S:
-                self._stopped[process] = f"no sign of life for {sign.quiet_s:.0f} s"
 
     # The end
 
@@ -556,8 +450,6 @@ class Watcher:
                 self.service.barrier(f"{_KEYS}/exit", _EXIT_S)
                 self.news.post("bye")
         self._closed.set()
-        if self._links is not None:
-            self._links.wake()
         self._thread.join()
         # A thread that returns from a request, which is C++, while Python shuts down
         # aborts the program.
@@ -577,7 +469,7 @@ class Watcher:
         self.service.set(f"{_KEYS}/ended/{self.index}", None)
         deadline_s = time.monotonic() + _LEAVE_S
         others = set(range(self.service.process_count))
-        others -= self._dead.keys() | self._stopped.keys()
+        others -= self._dead.keys()
         while self.index == 0 and time.monotonic() < deadline_s:
             if others <= set(map(int, self.service.entries(f"{_KEYS}/ended/"))):
                 return
@@ -589,9 +481,7 @@ class Watcher:
         # The log may not be open yet, or may have failed.
         with suppress(Exception):
             if self._report is not None:
-                has_lost_first = self.index != 0 and 0 in self._dead
-                is_for_first = has_lost_first and not self._has_stood()
-                self._report(text, for_first=is_for_first)
+                self._report(text, for_first=self.index != 0 and 0 in self._dead)
 
 
 def watcher() -> Watcher | None:
@@ -635,8 +525,8 @@ def needs_all_processes(
 def _try_for_a_while(act: Callable[[], object]) -> None:
     """Call `act`, but wait for it at most `_LEAVE_S`, and ignore its errors.
 
-    A disk that hangs, or a stopped process 0, must not keep this process alive, nor
-    keep it from watching the others.
+    A disk that hangs, or a process 0 that answers nothing, must not keep this process
+    alive, nor keep it from watching the others.
     """
 
     def call() -> None:
