@@ -120,14 +120,11 @@ def losses(run: Path) -> list[float]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Return the files of a run that training writes.
-
-    The text log may grow, and a copied run gets an id of its own in `run.json`.
-    """
+    """Return the files of a run that training writes; its text log may grow."""
     return {
         str(path): path.read_bytes()
         for path in run.rglob("*")
-        if path.is_file() and path.name not in {"system.log", "run.json"}
+        if path.is_file() and path.name != "system.log"
     }
 
 

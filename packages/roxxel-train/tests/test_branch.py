@@ -227,7 +227,7 @@ def test_an_optimizer_of_another_structure_is_refused(runs: Path) -> None:
 def test_a_folder_cannot_branch_from_itself(runs: Path) -> None:
     phases = [Phase(6, 4, 9), Phase(6, 2, 17)]
     for name in ("run@8", "run", "run/checkpoints/8", "b/../run@8"):
-        with pytest.raises(ValueError, match="is the folder of this run; give the br"):
+        with pytest.raises(ValueError, match="began at step 0; leave branch_from out"):
             branch(runs, name, phases=phases, save_path=runs / "run")
 
 

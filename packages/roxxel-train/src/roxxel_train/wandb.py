@@ -43,8 +43,8 @@ class WandB:
 
     A name in W&B is the row's kind and the path of the value: `train/loss`,
     `eval/eval_loss`. The run of W&B continues when the training run resumes: it has the
-    id of `run.json`, so a copied folder is a separate run in W&B too. Without a
-    `run.json` in `log_dir`, the sink keeps an id in `wandb/run-id`.
+    id of `run.json`. So before you train in a copied folder, give its sink an `id` of
+    its own. Without a `run.json` in `log_dir`, the sink keeps an id in `wandb/run-id`.
 
     W&B gets each row once. Rows that W&B lacks, because the process was killed or the
     client failed, are sent from `metrics.jsonl` in `log_dir` when the training run

@@ -7,6 +7,7 @@ files through `roxxel_train.RunFolder`.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,7 @@ from roxxel_train._files.records import (
     CHECKPOINTS,
     RECORD,
     RECORD_OF_RUN,
-    copied,
     find_record,
-    new_id,
-    place_of,
-    registered,
 )
 from roxxel_train.errors import RunMismatchError
 
@@ -46,14 +43,12 @@ class OwnFolder:
         checkpoints: The folder of the checkpoints.
         record: Content of `run.json`; None if the file does not exist. `run_lock`
             updates this attribute.
-        warning: A warning of `run_lock` about the folder; None without one.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 60.0) -> None:
         self._mirror: Mirror | None = None
         self.record: dict[str, Any] | None
         self.checkpoints: Path | str
-        self.warning: str | None = None
         url = bucket_url(path, "save_path")
         if url is not None:
             self._mirror = mirror = Mirror(url, timeout_s)
@@ -77,13 +72,12 @@ class OwnFolder:
         return self._mirror is not None
 
     @contextmanager
-    def run_lock(self, newest_step: int = 0, **record: Any) -> Generator[None]:
+    def run_lock(self, **record: Any) -> Generator[None]:
         """Hold `run.lock`, and write `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made. But a copied folder gets a new id, under which its
-        checkpoints after `newest_step` are saved. In a bucket, this program becomes the
-        writer, fetches the run's files, and uploads them at the start and at the end.
+        after this object was made. In a bucket, this program becomes the writer,
+        fetches the run's files, and uploads them at the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.
@@ -99,7 +93,7 @@ class OwnFolder:
                 )
             if self._mirror is not None:
                 self._mirror.take_over()
-            self._register(newest_step, record)
+            self.record = self._read() or self._begun(record)
             if self._mirror is None:
                 yield
                 return
@@ -113,20 +107,12 @@ class OwnFolder:
                 raise
             self._mirror.commit()
 
-    def _register(self, newest_step: int, record: Mapping[str, Any]) -> None:
-        """Write `run.json` at the first start, and after a move or a copy."""
-        place, found = place_of(self.location), self._read()
-        if found is None:
-            # Without `run.json` the folder is not a run, so this file comes first.
-            content = {"id": new_id(), "place": place, **record}
-        else:
-            content = registered(found, place, newest_step)
-        if content != found:
-            draft = self.path / f"{RECORD}.tmp"
-            replace_file(self.path / RECORD, RECORD_OF_RUN.pack(content), draft)
-        if found is not None and content["id"] != found["id"]:
-            self.warning = copied(content)
-        self.record = content
+    def _begun(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write `run.json`. Without it the folder is not a run, so it comes first."""
+        content = {"id": secrets.token_hex(8), **record}
+        draft = self.path / f"{RECORD}.tmp"
+        replace_file(self.path / RECORD, RECORD_OF_RUN.pack(content), draft)
+        return content
 
     def commit(self) -> None:
         """In a bucket, upload the files that have changed, and commit them.

@@ -19,7 +19,7 @@ from roxxel_store import roxxel_command
 from roxxel_store.urls import bucket_url
 
 from roxxel_train._files.mirror import run_record
-from roxxel_train._files.records import CHECKPOINTS, check_owner, known_ids
+from roxxel_train._files.records import CHECKPOINTS
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._step.step import restart
@@ -103,8 +103,6 @@ def find_past(
             another.
         CheckpointMismatchError: The newest checkpoint does not fit.
     """
-    if config.branch_from is not None and checkpointer is not None:
-        check_is_elsewhere(config.branch_from, checkpointer.checkpoint_path)
     if config.branch_from is not None and record is not None:
         check_is_origin("branch_from", config.branch_from, record, name)
     newest = None if checkpointer is None else _newest(checkpointer)
@@ -117,7 +115,6 @@ def find_past(
                 "not write this checkpoint and cannot continue its data; give another "
                 "folder, and init_from= this one to start with its weights"
             )
-        check_owner(record, extra.get("run"), step, name)
         return Past(name, step, extra)
     if record is not None and record["model"] != signature:
         raise RunMismatchError(
@@ -368,18 +365,6 @@ def _same(
     return origin
 
 
-def check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) -> None:
-    """Raise ValueError if a run would branch from its own folder of checkpoints."""
-    path = parse_reference(os.fspath(branch_from)).path
-    if isinstance(path, Path):
-        path, checkpoints = path.resolve(), str(Path(checkpoints).resolve())
-    if str(path).rstrip("/") in {checkpoints, checkpoints.removesuffix(_INNER)}:
-        raise ValueError(
-            f"branch_from={str(branch_from)!r}: is the folder of this run; "
-            "give the branch another save_path"
-        )
-
-
 def check_is_origin(
     option: str,
     given: str | os.PathLike[str],
@@ -417,8 +402,8 @@ def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
     path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
     if str(path).removesuffix(_INNER) == begun["path"]:
         return True
-    ids = known_ids(run_record(path))
-    return not ids or begun["run_id"] in ids
+    record = run_record(path)
+    return record is None or begun["run_id"] == record["id"]
 
 
 def _located(found: Reference, model: nnx.Module) -> tuple[Path | str, int | None]:

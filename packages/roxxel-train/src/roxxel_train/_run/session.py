@@ -38,7 +38,7 @@ from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -92,7 +92,7 @@ class Session:
     batches: DeviceStream = field(init=False)
     recorder: Recorder = field(init=False)
     _start: int | None = field(init=False, default=None)
-    _record: Logger | None = field(init=False, default=None)
+    _logs: list[Logger] = field(init=False)
     _stop_reason: str | None = field(init=False, default=None)
     _was_snapshot: bool | None = field(init=False, default=None)
     _repeated: Repeated | None = field(init=False, default=None)
@@ -108,7 +108,8 @@ class Session:
         """
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
-        self._start = self._record = self._stop_reason = self._was_snapshot = None
+        self._start = self._stop_reason = self._was_snapshot = None
+        self._logs = [log]
         self._until = sampler.total_steps if until is None else until
 
         def report(text: str, *, for_first: bool = False) -> None:
@@ -138,8 +139,10 @@ class Session:
                 stack.enter_context(state.run_lock())
                 stack.enter_context(log)
                 if state.path is not None and log.log_dir != state.path:
-                    self._record = Logger(state.path, terminal=False)
-                    stack.enter_context(self._record)
+                    # Starts, saves and endings are also in the folder of the run.
+                    self._logs.append(
+                        stack.enter_context(Logger(state.path, terminal=False))
+                    )
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))
                 # Enter this context early: its exit waits for the compiler, and must
@@ -417,8 +420,6 @@ class Session:
         for each in self._logs:
             each.start(row, state.past_log)
         self._commit_start()
-        # Where the rows go to a log of the user, only the starts are in the folder.
-        is_cut = self._own_log is log and not log.holds(state.past_log)
         if not self.processes.handles_signals and start < sampler.total_steps:
             log.info(events.IN_THREAD)
         if state.checkpointer is None and start < sampler.total_steps:
@@ -430,14 +431,11 @@ class Session:
                 # The constructor has shown this warning before the log was open.
                 log.warning(text, terminal=False)
         warnings = (
-            None if state.folder is None else state.folder.warning,
             *plan.notes_on_sources,
             *state.held_out.notes,
             self.evaluator.metric_warning(),
             sampler.unread_masks,
-            events.changed_fields(state.past_fields, sampler.fields),
             events.changed_rate(state.past_rate, state.next_rate, start),
-            events.lost_rows(start) if is_cut else None,
         )
         for warning in filter(None, warnings):
             log.warning(warning)
@@ -451,33 +449,20 @@ class Session:
         """Log doubts about the run, and the costs of its shapes."""
         for problem in self.warnings:
             self.log.warning(problem)
-        for note in (*self._notes_on_plan(plan), *self.notes):
+        rate_at, step = self.state.rate_at, self.state.step
+        decayed = (
+            ()
+            if rate_at is None
+            else events.ended_rate(rate_at, step, plan.total_steps)
+        )
+        for note in (*plan.notes_on_longest, *decayed, *self.notes):
             self.log.info(note)
-
-    def _notes_on_plan(self, plan: Plan) -> Iterator[str]:
-        """Yield lines about the costs of a plan that its checkpoint does not know."""
-        state, total = self.state, plan.total_steps
-        past = state.past_plan or {"steps": None, "seq_lens": []}
-        if not {x.seq_len for x in plan.phases} <= {*past["seq_lens"]}:
-            yield from plan.notes_on_longest
-        if state.rate_at is not None and past["steps"] != total:
-            yield from events.ended_rate(state.rate_at, state.step, total)
-
-    @property
-    def _logs(self) -> Sequence[Logger]:
-        """The log of the run, and the log in its folder if the user gave another."""
-        return [self.log] if self._record is None else [self.log, self._record]
-
-    @property
-    def _own_log(self) -> Logger:
-        """The log in the folder of the run: another one if the user has given a log."""
-        return self._record or self.log
 
     def _commit_start(self) -> None:
         """In a bucket, upload the row of this start at once: readers need it."""
         folder = self.state.folder
         is_first = jax.process_index() == 0
-        if folder is not None and is_first and _is_written(self._own_log):
+        if folder is not None and is_first and _is_written(self._logs[-1]):
             folder.commit()
 
     def _declared(self, start: int) -> dict[str, Any]:
@@ -535,7 +520,7 @@ class Session:
 
     def _spent(self, folder: Path) -> Goodput | None:
         """Return where the time of all starts went, if the log is on the disk."""
-        if not _is_written(self._own_log):
+        if not _is_written(self._logs[-1]):
             return None
         spent = RunFolder(folder).goodput(until=time.time())
         return spent if spent.seconds else None

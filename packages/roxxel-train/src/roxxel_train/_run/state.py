@@ -14,7 +14,7 @@ from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
 from roxxel_store.lines import LinePosition
 
-from roxxel_train._files.records import AUTOTUNE, check_owner
+from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger, LossMean, LossMeans
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.finite import FiniteCheck
@@ -58,11 +58,7 @@ class RunState:
         is_evaluation_due: Whether the run must still evaluate after `step`.
         past_log: Where the log ended when the restored checkpoint was saved; None if
             there was none.
-        past_fields: Fields of a batch when the restored checkpoint was saved; None if
-            unknown.
         past_rate: `next_rate` when the restored checkpoint was saved; None if unknown.
-        past_plan: The steps and the lengths that were planned when the restored
-            checkpoint was saved; None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
@@ -105,9 +101,7 @@ class RunState:
         self.checkpointer = checkpointer
         self._checkpoint_every = config.checkpoint_every
         self.past_log: LinePosition | None = None
-        self.past_fields: Sequence[str] | None = None
         self.past_rate: float | None = None
-        self.past_plan: Mapping[str, Any] | None = None
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self.window = SpikeWindow(config.spike_rule, mesh)
@@ -125,7 +119,7 @@ class RunState:
             config,
             checkpointer,
             self._name,
-            self._record,
+            None if folder is None else folder.record,
             model,
             optimizer,
             self.signature,
@@ -227,9 +221,7 @@ class RunState:
             # On GPUs, the compiler of every process reads this folder.
             self.folder.fetch_folder(AUTOTUNE)
             return nullcontext()
-        newest = None if self.checkpointer is None else self.checkpointer.latest_step
         return self.folder.run_lock(
-            newest or 0,
             model=self.signature,
             data=self.sampler.state(self.first_step),
             held_out=self.held_out.record,
@@ -265,8 +257,6 @@ class RunState:
                 self._is_saved_evaluated = not self.is_evaluation_due
                 past = extra.get("log")
                 self.past_log = None if past is None else LinePosition(**past)
-                self.past_fields = extra.get("fields")
-                self.past_plan = extra.get("plan")
                 self._spoilt = None
             # Without a checkpoint, a run begins with the arrays that the model has.
             elif done > self.first_step:
@@ -287,8 +277,6 @@ class RunState:
             self.sampler.check(extra["data"])
         except StateMismatch as error:
             raise self._past.mismatch(error) from error
-        if jax.process_index() == 0:  # Only this process knows a new id.
-            check_owner(self._record, extra.get("run"), self.step, self._name)
         self.held_out.check(extra.get("held_out", {}), self._name)
 
     def save(self, recorder: Recorder, logs: Sequence[Logger]) -> None:
@@ -328,13 +316,7 @@ class RunState:
             extra = {
                 "data": self.sampler.state(self.step),
                 "held_out": self.held_out.record,
-                "fields": [*self.sampler.fields],
                 "next_rate": self.next_rate,
-                "plan": {
-                    "steps": self.sampler.total_steps,
-                    "seq_lens": [each.seq_len for each in self.sampler.phases],
-                },
-                "run": (self._record or {}).get("id"),
                 STATE_DIGEST: digest,
                 "evaluated": is_evaluated,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
@@ -401,11 +383,6 @@ class RunState:
         self.is_evaluation_due = not extra["evaluated"]
         self.past_rate = extra.get("next_rate")
         self.window.resume(self.arrays, extra)
-
-    @property
-    def _record(self) -> dict[str, Any] | None:
-        """Content of `run.json`; None without a folder, or before the first start."""
-        return None if self.folder is None else self.folder.record
 
     def _is_finite(self) -> jax.Array | bool:
         """Start to check the parameters; True if no update has changed them."""
