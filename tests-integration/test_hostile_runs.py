@@ -167,35 +167,6 @@ def alarm() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_pipe_in_place_of_the_record_is_one_sentence_and_drawn(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    record = folder / "run" / "run.json"
-    become_a_pipe(record)
-
-    assert train(folder) == 1
-
-    [_, said] = capfd.readouterr().err.splitlines()  # below what it is doing
-    assert str(record) in said
-    assert "not a regular file" in said
-    assert main(["report", str(folder / "run")]) == 0
-
-
-@pytest.mark.usefixtures("alarm")
-@pytest.mark.parametrize("name", ["metrics.jsonl", "system.log"])
-def test_a_pipe_in_place_of_a_log_is_one_sentence_of_the_report(
-    folder: Path, name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = folder / "run" / name
-    become_a_pipe(path)
-
-    assert main(["report", str(folder / "run")]) == 1
-
-    [said] = capfd.readouterr().err.splitlines()
-    assert f"{path}: is not a regular file; restore the file" in said
-
-
-@pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("name", ["checkpoint.json", "digests/0.json"])
 def test_run_goes_on_from_the_checkpoint_before_one_with_a_pipe(
     folder: Path, name: str, capfd: pytest.CaptureFixture[str]

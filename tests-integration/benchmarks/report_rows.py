@@ -47,8 +47,7 @@ JOBS = {
         "with Logger({run!r}, terminal=False) as log:\n"
         "    past = log.position()\n"
         "    log.start({{'step': {step}}}, past)\n"
-        "    log.flush()\n"
-        "    assert log.holds(past)"
+        "    log.flush()"
     ),
 }
 

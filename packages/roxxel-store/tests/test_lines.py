@@ -27,28 +27,3 @@ def test_a_program_goes_on_after_the_last_line_torn_or_not(
     last = content.splitlines(keepends=True)[-1:]
     assert content in {before, before + b"\n"}
     assert found == LinePosition(zlib.crc32(b"".join(last)), len(content))
-
-
-@pytest.mark.parametrize(
-    ("after", "is_held"),
-    [
-        (b"one\ntwo\nthree\n", True),
-        (b"two\n", True),  # elsewhere
-        (b"zero\none\ntwo\n", True),
-        (b"one\nTWO\nthree\n", False),
-        (b"one\n", False),
-        (b"", False),
-    ],
-)
-def test_a_line_is_found_where_its_file_ended_or_elsewhere(
-    tmp_path: Path, after: bytes, *, is_held: bool
-) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"one\ntwo\n")
-    file = LineFile(path)
-    file.begin()
-    past = file.position()
-    path.write_bytes(after)
-
-    assert file.holds(past) == is_held
-    file.close()

@@ -14,7 +14,7 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import ModelState, Preempted
 
-from .helpers import VOCABULARY, corpus, loss_fn, trainer
+from .helpers import VOCABULARY, corpus, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -316,17 +316,3 @@ def test_a_run_without_a_folder_says_that_nothing_is_saved(
     assert "nothing is saved: " in capsys.readouterr().err
     trainer(tmp_path, [Phase(1, 4, 9)]).run()
     assert "nothing is saved: " not in capsys.readouterr().err
-
-
-def test_a_resumed_run_says_that_its_fields_have_changed(tmp_path: Path) -> None:
-    def by_tokens(model: Any, batch: Any) -> Any:
-        return loss_fn(model, batch["tokens"])
-
-    trainer(tmp_path, [Phase(1, 4, 9)]).run()
-    fields = ["tokens", "positions"]
-    for steps in (2, 3):
-        trainer(tmp_path, [Phase(steps, 4, 9)], fields=fields, loss_fn=by_tokens).run()
-
-    log = (tmp_path / "run" / "system.log").read_text()
-    line = "the fields of a batch were tokens and are now tokens, positions"
-    assert log.count(line) == 1

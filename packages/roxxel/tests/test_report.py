@@ -413,19 +413,6 @@ def test_system_s_refusal_names_the_file_first(
     assert said.endswith(": File name too long\n")
 
 
-def test_a_folder_in_place_of_the_metrics_is_refused(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (finished / "metrics.jsonl").unlink()
-    (finished / "metrics.jsonl").mkdir()
-
-    assert main(["report", str(finished)]) == 1
-    assert capsys.readouterr().err == (
-        f"roxxel: {finished / 'metrics.jsonl'}: is not a regular file; restore the "
-        "file, or remove the path\n"
-    )
-
-
 def test_a_crashed_run_is_drawn_up_to_its_cut_line(tmp_path: Path) -> None:
     log = (
         "2026-11-21T12:00:01Z WARNING a <checkpoint> is damaged\n"

@@ -168,14 +168,6 @@ class LineFile:
             [line.decode("utf-8", "backslashreplace") for line in lines],
         )
 
-    def holds(self, position: LinePosition) -> bool:
-        """Return whether the file has the line at which a position ends."""
-        if zlib.crc32(_last_line(self._path, position.at)) == position.after:
-            return True
-        # Lines before it were lost or added, so it stands elsewhere, if at all.
-        with self._path.open("rb") as file:
-            return any(zlib.crc32(line) == position.after for line in file)
-
     def _fail(self, error: OSError) -> None:
         named = OSError(error.errno, error.strerror, str(self._path))
         self.failure = self.failure or named

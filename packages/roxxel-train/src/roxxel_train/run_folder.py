@@ -43,13 +43,13 @@ from roxxel_train._files.records import (
 )
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.sinks import SINKS
-from roxxel_train.columns import TIMED, Columns, read_columns
+from roxxel_train.columns import Columns, read_columns
 from roxxel_train.errors import RunFolderError, RunMismatchError
 from roxxel_train.goodput import Goodput, goodput
 from roxxel_train.starts import Followed, RunStart, follow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from roxxel_ckpt import BestRule, Description
 
@@ -244,9 +244,8 @@ class RunFolder:
     @cached_property
     def record(self) -> dict[str, Any] | None:
         """Content of `run.json`: empty if it is missing, None if it is damaged."""
-        if not (self.path / RECORD).exists():
-            return {}
-        return self._object(RECORD)
+        path = self.path / RECORD
+        return find_object(path.read_bytes()) if path.exists() else {}
 
     @property
     def parent(self) -> Parent | None:
@@ -485,9 +484,6 @@ class RunFolder:
         and repeated these steps. Rows about starts and endings are left out too; see
         `starts`. A last line without a newline does not count as damaged: the trainer
         is still writing the line, or a crash has left it incomplete.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
         """
         read = list(self.each_row())
         rows = [row for row in read if row is not None]
@@ -498,15 +494,9 @@ class RunFolder:
 
         A damaged line is None. Use this method for a long log: a row takes 4 kB of
         memory, so 10^6 of them at once take 4 GB.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
         """
-        return self._rows(_decode)
-
-    def _rows(self, decode: Callable[[bytes], Any]) -> Iterator[dict[str, Any] | None]:
         for line in self._followed.lines(self.path / METRICS):
-            row = _row(line, decode)
+            row = _row(line)
             if row is not None:
                 yield row
             elif line.endswith(b"\n"):
@@ -514,41 +504,26 @@ class RunFolder:
 
     @cached_property
     def columns(self) -> Columns:
-        """The numbers of the run's result, each field as an array over the rows.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
-        """
-        return read_columns(self._rows(_decode))
+        """The numbers of the run's result, each field as an array over the rows."""
+        return read_columns(self.each_row())
 
     @cached_property
     def newest_rows(self) -> Mapping[str, dict[str, Any]]:
         """The newest undamaged row of training, `"train"`, and of evaluation, `"eval"`.
 
         A kind without a row in the log's last mebibyte is missing.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
         """
         if "columns" in vars(self):
             return self.columns.newest
         newest: dict[str, dict[str, Any]] = {}
-        left = 2**20
-        for line in self._followed.newest_lines(self.path / METRICS):
+        for line in self._followed.newest_lines(self.path / METRICS, 2**20):
             row = _row(line)
-            left -= len(line)
             if row is not None and row["kind"] in _MEASURING:
                 newest.setdefault(row["kind"], row)
-            if len(newest) == len(_MEASURING) or left < 0:
-                break
         return newest
 
     def saves(self) -> dict[int, str]:
-        """Return the logged digest of the state at each save, by step.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
-        """
+        """Return the logged digest of the state at each save, by step."""
         found: dict[int, str] = {}
         for line in self._followed.saves:
             row = find_object(line) or {}
@@ -557,14 +532,11 @@ class RunFolder:
         return found
 
     def log(self) -> list[LogEntry]:
-        """Return the entries of `system.log`, each with its traceback.
-
-        Raises:
-            RunFolderError: `system.log` is not a regular file.
-        """
+        """Return the entries of `system.log`, each with its traceback."""
         entries: list[LogEntry] = []
-        content = self._bytes(SYSTEM_LOG)
-        for line in content.decode(errors="replace").splitlines():
+        path = self.path / SYSTEM_LOG
+        content = path.read_text(errors="replace") if path.exists() else ""
+        for line in content.splitlines():
             found = _LOG_LINE.fullmatch(line)
             if found:
                 entries.append(LogEntry(*found.groups()))
@@ -574,11 +546,7 @@ class RunFolder:
         return entries
 
     def starts(self) -> Sequence[RunStart]:
-        """Return the starts of the run, resumes included.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
-        """
+        """Return the starts of the run, resumes included."""
         return self._followed.starts
 
     @property
@@ -592,18 +560,12 @@ class RunFolder:
         Args:
             until: Seconds since the epoch at which the last start ended; None stands
                 for its newest row.
-
-        Raises:
-            RunFolderError: `metrics.jsonl` is not a regular file.
         """
-        is_read = "columns" in vars(self)
-        found = self.columns if is_read else read_columns(self._rows(_decode_timed))
-        return goodput(self.starts(), found, until)
+        return goodput(self.starts(), self.columns, until)
 
     @cached_property
     def _followed(self) -> Followed:
-        path = self._regular(METRICS)
-        return Followed() if path is None else follow(path)
+        return follow(self.path / METRICS)
 
     @property
     def is_running(self) -> bool:
@@ -620,34 +582,6 @@ class RunFolder:
             return
         with path.open("rb") as lock:
             yield try_lock(lock.fileno()) is not False
-
-    def _object(self, name: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None without one that can be read."""
-        try:
-            return find_object(self._bytes(name))
-        except (OSError, RunFolderError):
-            return None
-
-    def _bytes(self, name: str) -> bytes:
-        """Return the content of a file; empty if the file does not exist.
-
-        Raises:
-            RunFolderError: The path is not a regular file. Opening a named pipe, for
-                instance, would wait for a writer.
-        """
-        path = self._regular(name)
-        return b"" if path is None else path.read_bytes()
-
-    def _regular(self, name: str) -> Path | None:
-        """Return the path of a regular file; None if it does not exist."""
-        path = self.path / name
-        if not path.exists():
-            return None
-        if not path.is_file():
-            raise RunFolderError(
-                f"{path}: is not a regular file; restore the file, or remove the path"
-            )
-        return path
 
 
 def data_state(
@@ -775,44 +709,29 @@ def _tokens(state: Mapping[str, Any]) -> int:
 
 
 _decode = msgspec.json.Decoder().decode
-_Timed = msgspec.defstruct(
-    "_Timed", [(name, Any, msgspec.UNSET) for name in ("kind", "step", "time", *TIMED)]
-)
-_decoded_timed = msgspec.json.Decoder(_Timed).decode
 
 
-def _decode_timed(line: bytes) -> dict[str, Any]:
-    """Return only the fields of a row that hold times.
-
-    For a log of 10^6 rows this takes a third of the time of reading all fields, because
-    msgspec skips the other fields without making objects.
-    """
-    return msgspec.to_builtins(_decoded_timed(line))
-
-
-def _object_in(line: bytes, decode: Callable[[bytes], Any]) -> dict[str, Any] | None:
+def _object_in(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object in a line; None if there is none.
 
     msgspec reads a row in a third of the time, but does not limit the memory that a
     line needs.
     """
-    if len(line) <= _LONGEST_ROW:
-        try:
-            found = decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            return find_object(line)
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else None
-    return find_object(line)
+    if len(line) > _LONGEST_ROW:
+        return find_object(line)
+    try:
+        found = _decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return find_object(line)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
 
 
-def _row(
-    line: bytes, decode: Callable[[bytes], Any] = _decode
-) -> dict[str, Any] | None:
+def _row(line: bytes) -> dict[str, Any] | None:
     """Parse a row; return None if it is damaged.
 
     If only the phase or the token counts are invalid, the row lacks these values.
     """
-    fields = _object_in(line, decode)
+    fields = _object_in(line)
     if fields is None:
         return None
     if not is_count(fields.get("step")) or not isinstance(fields.get("kind"), str):

@@ -15,7 +15,6 @@ A reader follows the starts back from the newest one::
 
 from __future__ import annotations
 
-import os
 import zlib
 from array import array
 from bisect import bisect_left
@@ -122,15 +121,18 @@ class Followed:
                     if not line.startswith(_OF_TRAINER):
                         yield line
 
-    def newest_lines(self, path: Path) -> Iterator[bytes]:
-        """Yield the lines of the result, the newest first; otherwise like `lines`."""
+    def newest_lines(self, path: Path, most: int) -> Iterator[bytes]:
+        """Yield like `lines`, the newest first, from the last `most` bytes."""
         if not self.kept:
             return
         with path.open("rb") as file:
             for begin, stop in reversed(self.kept):
-                for line in _back(file, begin, stop):
-                    if not line.startswith(_OF_TRAINER):
-                        yield line
+                at = max(begin, stop - most)
+                file.seek(at)
+                lines = file.read(stop - at).splitlines(keepends=True)
+                whole = lines if at == begin else lines[1:]
+                yield from (x for x in reversed(whole) if not x.startswith(_OF_TRAINER))
+                most -= stop - at
 
 
 def follow(path: Path) -> Followed:
@@ -140,12 +142,12 @@ def follow(path: Path) -> Followed:
     them.
     """
     log = _Log()
-    if path.is_file():
-        with path.open("rb") as file:
-            for line in file:
-                log.add(line)
-            return log.followed(file)
-    return Followed()
+    if not path.exists():
+        return Followed()
+    with path.open("rb") as file:
+        for line in file:
+            log.add(line)
+        return log.followed(file)
 
 
 class _Log:
@@ -227,29 +229,18 @@ class _Log:
                 start.ended = max(start.ended, time_of((row or {}).get("time")) or 0.0)
 
     def _found(self, ends: npt.NDArray[np.int64]) -> list[int]:
-        """Return for each start how many lines lead up to its row; -1 without one.
-
-        All starts are looked up at once: one by one, each would have to be compared
-        with every line before it, which may be 10^6.
-        """
-        crcs = np.frombuffer(self._crcs, np.uint32).astype(np.uint64)
-        keys = (crcs << np.uint64(32)) | np.arange(len(crcs), dtype=np.uint64)
-        keys.sort()
+        """Return for each start how many lines lead up to its row; -1 without one."""
+        crcs = np.frombuffer(self._crcs, np.uint32)
         found: list[int] = []
         for start, first in zip(self._starts, self._firsts, strict=True):
             after = start.row.get("after")
             if not isinstance(after, int) or not 0 < after < 1 << 32:
                 found.append(0)
                 continue
-            at = int(np.searchsorted(ends[:first], _count(start.row.get("at"))))
-            if at < first and ends[at] == start.row.get("at") and crcs[at] == after:
-                found.append(at + 1)
-                continue
-            # Lines before it were lost or added, so it stands elsewhere.
-            key = np.uint64((after << 32) | first)
-            at = int(np.searchsorted(keys, key, "left")) - 1
-            is_it = at >= 0 and int(keys[at]) >> 32 == after
-            found.append(int(keys[at]) % (1 << 32) + 1 if is_it else -1)
+            same = np.flatnonzero(crcs[:first] == after)
+            # Of equal lines `at` tells which. Lines before it may have been lost.
+            exact = same[ends[same] == _count(start.row.get("at"))]
+            found.append(int([-1, *same[-1:], *exact][-1]) + 1 if len(same) else -1)
         return found
 
     def _note_given_up(
@@ -320,18 +311,3 @@ def _up_to(file: Any, ends: npt.NDArray[np.int64], step: int) -> int:
         if isinstance(at, int) and at <= step and row.get("kind") not in KINDS:
             last = number
     return last
-
-
-def _back(file: Any, begin: int, stop: int, size: int = 1 << 16) -> Iterator[bytes]:
-    """Yield the lines of a range of bytes, the last one first."""
-    held = b""
-    while begin < stop:
-        at = max(begin, stop - size)
-        file.seek(at, os.SEEK_SET)
-        held = file.read(stop - at) + held
-        stop = at
-        lines = held.splitlines(keepends=True)
-        whole = lines if at == begin else lines[1:]
-        yield from reversed(whole)
-        held = b"" if at == begin or not lines else lines[0]
-        size *= 2

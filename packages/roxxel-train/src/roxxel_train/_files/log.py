@@ -169,10 +169,6 @@ class LogFiles:
 
         return self._worker.call(flush)
 
-    def holds(self, past: LinePosition) -> bool:
-        """Return whether `metrics.jsonl` has the line at which a position ends."""
-        return self._rows.holds(past)
-
     def flush(self) -> None:
         """Write queued lines and flush both files; raise the error of a write."""
         self._worker.call(self._text.sync)

@@ -82,9 +82,6 @@ class Logger:
         terminal: bool = True,
         timeout_s: float = 10.0,
     ) -> None:
-        if callable(sinks) or isinstance(sinks, str):
-            kind = "a str" if isinstance(sinks, str) else "one function"
-            raise TypeError(f"sinks is {kind}; give a list of functions")
         self._given_sinks = tuple(sinks)
         for sink in self._given_sinks:
             if not callable(sink):
@@ -232,10 +229,6 @@ class Logger:
         self._row(linked(row, past), terminal=False)
         if past is not None and past.unwritten and self._files is not None:
             self._files.lines(past.unwritten)
-
-    def holds(self, past: LinePosition | None) -> bool:
-        """Return whether the file has the line after which a checkpoint continues."""
-        return past is None or self._files is None or self._files.holds(past)
 
     def save(self, step: int, digest: str) -> None:
         """Write the row of a save, with the state's digest, only into the file."""

@@ -25,7 +25,7 @@ from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from roxxel_ckpt import Checkpointer, SaveRecord
@@ -185,17 +185,6 @@ IN_THREAD = (
 """The line at the start of a run in a thread, in which Python handles no signals."""
 
 
-def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | None:
-    """Return a line about other fields than at the restored checkpoint, or None."""
-    if before is None or sorted(before) == sorted(now):
-        return None
-    old, new = (", ".join(fields) for fields in (before, now))
-    return (
-        f"the fields of a batch were {old} and are now {new}, so the loss may be "
-        "another one from here on"
-    )
-
-
 def changed_rate(before: float | None, now: float | None, step: int) -> str | None:
     """Return a line about a learning rate that this start has changed, or None.
 
@@ -289,14 +278,6 @@ def failed_log(step: int, reason: str, is_saved: bool) -> str:
     return (
         f"the log cannot be written ({reason}), so the run stopped after step {step}, "
         f"{saved}repair or empty the disk and start the run again"
-    )
-
-
-def lost_rows(step: int) -> str:
-    """Return the warning that rows before a resumed run's `step` are missing."""
-    return (
-        f"metrics.jsonl lacks the row that was its last when step {step} was saved, so "
-        "the rows before may be missing; restore the file from a copy if there is one"
     )
 
 
