@@ -94,30 +94,6 @@ def test_weighted_parts_are_the_whole_batch(batch: Any) -> None:
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_padded", [1, ROWS])
-def test_a_line_search_gets_the_loss_of_the_whole_batch(num_padded: int) -> None:
-    def searched(
-        updates: Any, _: Any, params: Any, *, value: Any, value_fn: Any, grad: Any
-    ) -> Any:
-        del grad
-        nothing = jax.tree.map(jnp.zeros_like, updates)
-        return nothing, {"difference": value_fn(params) - value}
-
-    make: Any = optax.GradientTransformationExtraArgs
-    model = Tiny(nnx.Rngs(0))
-    tx = make(lambda _: {"difference": jnp.zeros(())}, searched)
-    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
-    state = take(model, optimizer)
-    graphdef = nnx.graphdef((model, optimizer))
-    update = jit_update(graphdef, descend(guarded_loss, 4), state, ["self"])
-    batch = np.ones((ROWS, COLUMNS), np.int32)
-    batch[:num_padded] = PADDING
-
-    after, _, _ = update(state, fed(batch, 4))
-
-    assert float(after[1]["opt_state"]["difference"]) == pytest.approx(0, abs=1e-6)
-
-
 def test_weight_is_reported_as_the_sum_over_the_parts() -> None:
     batch = np.ones((ROWS, COLUMNS), np.int32)
     batch[3] = PADDING

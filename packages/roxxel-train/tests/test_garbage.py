@@ -113,17 +113,6 @@ def test_what_exists_at_the_first_collection_is_left_out_of_later_ones(
     assert gc.get_freeze_count() == 0
 
 
-def test_what_a_program_has_frozen_stays_so(tmp_path: Path) -> None:
-    gc.freeze()
-    before = gc.get_freeze_count()
-    try:
-        trainer(tmp_path, gc_every=1).run()
-        # Objects leave this count when they are freed.
-        assert 0 < gc.get_freeze_count() <= before
-    finally:
-        gc.unfreeze()
-
-
 def fail(_: int) -> None:
     raise OSError("no space")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,17 +24,6 @@ if TYPE_CHECKING:
 
 MODEL, OPTIMIZER = pair()
 TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class Tree:
-    """A model as Equinox has it: a callable tree of arrays."""
-
-    table: Any
-
-    def __call__(self, tokens: Any) -> Any:
-        return self.table[tokens]
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +50,7 @@ def holding(value: Any) -> dict[str, Any]:
 
 OBJECTS: list[tuple[str, dict[str, Any], str]] = [
     ("optax transformation", {"optimizer": TX}, "optimizer .*nnx.Optimizer"),
-    ("optax state", {"optimizer": TX.init({})}, "optimizer .*nnx.Optimizer"),
-    ("optax function", {"optimizer": optax.adam}, "adam.*not called.*nnx.Optimizer"),
     ("learning rate", {"optimizer": 1e-3}, "optimizer is a float.*nnx.Optimizer"),
-    (
-        "schedule as optimizer",
-        {"optimizer": optax.cosine_decay_schedule(1e-3, 10)},
-        "schedule.*nnx.Optimizer.*schedule",
-    ),
     ("optimizer first", {"model": OPTIMIZER, "optimizer": MODEL}, "model first"),
     (
         "parameter of a tree",
@@ -82,23 +63,11 @@ OBJECTS: list[tuple[str, dict[str, Any], str]] = [
         "model/held .*int32.*nnx.Variable",
     ),
     ("no optimizer", {"optimizer": None}, "optimizer is None.*nnx.Optimizer"),
-    (
-        "MultiSteps",
-        {"optimizer": optax.MultiSteps(TX, 2)},
-        "MultiSteps.*grad_accum_steps",
-    ),
-    (
-        "ModelAndOptimizer",
-        {"optimizer": nnx.ModelAndOptimizer(MODEL, TX)},
-        "ModelAndOptimizer.*nnx.Optimizer",
-    ),
     ("optimizer of another model", {"optimizer": wider()}, "another model.*mu/"),
     ("optimizer of no parameter", {"optimizer": lora()}, "LoRAParam.*nnx.Param"),
     ("model class", {"model": Tiny}, "the class Tiny.*Tiny\\("),
     ("Linen model", {"model": linen.Dense(3)}, "Linen.*nnx.bridge.ToNNX"),
-    ("Equinox model", {"model": Tree(jnp.ones((13, 13)))}, "Tree.*nnx.List.*nnx.Param"),
-    ("dict of arrays", {"model": {"w": jnp.ones(3)}}, "dict.*nnx.List"),
-    ("both in a tuple", {"model": pair()}, "tuple.*two arguments"),
+    ("dict of arrays", {"model": {"w": jnp.ones(3)}}, "model is a dict.*NNX module"),
     (
         "factory with an optimizer",
         {"model": pair},
@@ -220,7 +189,7 @@ FUNCTIONS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("a branch on the loss", {"loss_fn": branches}, PLACE + ".*jax.debug.print"),
     ("NumPy", {"loss_fn": to_numpy}, PLACE + ".*jax.debug.print"),
-    ("global model", {"loss_fn": of_global_model}, "depend on the model"),
+    ("global model", {"loss_fn": of_global_model}, "of another model"),
     (
         "global model with dropout",
         {"loss_fn": dropping_global_model},
@@ -301,8 +270,7 @@ def arguments(of: Curriculum) -> list[tuple[dict[str, Any], str]]:
         ({"mesh": [1]}, "mesh is a list"),
         ({"save_path": 7}, "save_path must be .*, got 7"),
         ({"log_to": None}, "log_to must be a list, .*, got None"),
-        ({"curriculum": "a/run.toml"}, "curriculum is a str.*roxxel train a/run.toml"),
-        ({"curriculum": "w_*.rox"}, r"Curriculum\(Roxxel\('w_\*.rox'\)"),
+        ({"curriculum": "w_*.rox"}, r"curriculum is a str.*Curriculum\(corpus, "),
         ({"timeout": "1h"}, "timeout .*'1h'"),
     ]
 
@@ -347,7 +315,7 @@ def test_a_wrong_function_is_one_sentence(
     check(given(curriculum, **options), message)
 
 
-@pytest.mark.parametrize("index", range(24))
+@pytest.mark.parametrize("index", range(23))
 def test_a_wrong_argument_is_one_sentence(curriculum: Curriculum, index: int) -> None:
     options, message = arguments(curriculum)[index]
     check(given(curriculum, **options), message)
@@ -360,26 +328,6 @@ def test_a_branch_from_a_folder_without_a_checkpoint_says_what_it_needs(
 
     with pytest.raises(FileNotFoundError, match=r"branch_from=.*@3.*the folder"):
         given(curriculum, branch_from=parent, save_path=tmp_path / "run")()
-
-
-def test_a_tree_of_arrays_trains_by_its_leaves(curriculum: Curriculum) -> None:
-    """The way that the error about a model of another library names."""
-
-    class Held(nnx.Module):
-        def __init__(self, tree: Any) -> None:
-            self.leaves = nnx.List(map(nnx.Param, jax.tree.leaves(tree)))
-            self.form = jax.tree.structure(tree)
-
-        def __call__(self, tokens: Any) -> Any:
-            leaves = [leaf[...] for leaf in self.leaves]
-            return jax.tree.unflatten(self.form, leaves)(tokens)
-
-    model = Held(Tree(jnp.ones((13, 13))))
-    optimizer = nnx.Optimizer(model, TX, wrt=nnx.Param)
-
-    given(curriculum, model=model, optimizer=optimizer)().run()
-
-    assert not (np.asarray(model.leaves[0][...]) == 1).any()
 
 
 def test_a_parameter_without_a_gradient_is_said(curriculum: Curriculum) -> None:

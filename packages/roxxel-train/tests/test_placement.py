@@ -181,8 +181,7 @@ def test_note_names_the_batch_sizes_that_would_use_all_devices() -> None:
 
     assert note == (
         "batch_size=1 does not divide over the 8 devices of mesh axis 'data' "
-        "(a multiple of 8 would use them all); the batch is replicated over that axis; "
-        "a mesh axis 'context' of 8 would split its columns"
+        "(a multiple of 8 would use them all); the batch is replicated over that axis"
     )
 
 

@@ -102,8 +102,7 @@ def test_rows_that_are_not_divided_over_the_devices_are_a_note(tmp_path: Path) -
     (note,) = found.notes
     assert note == (
         "batch_size=3 does not divide over the 2 devices of mesh axis 'data' (a "
-        "multiple of 2 would use them all); the batch is replicated over that axis; a "
-        "mesh axis 'context' of 2 would split its columns"
+        "multiple of 2 would use them all); the batch is replicated over that axis"
     )
     assert "; a device holds 3 x 9 at a time; about " in str(found).splitlines()[1]
     assert str(found).splitlines()[-2:] == [f"note: {note}", "ready"]
@@ -180,33 +179,6 @@ def test_what_would_fit_a_device_is_proposed_with_its_memory(
     assert "; with grad_accum_steps=2, a device would need about " in problem
     halved = trainer(tmp_path / "b", [Phase(2, 64, 9)], grad_accum_steps=2)
     assert halved.preflight().problems == ()
-
-
-def test_an_axis_is_proposed_where_rows_cannot_be_divided_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices = np.asarray(jax.devices()[:8])
-    phases = [Phase(2, 8, 65)]
-
-    def on(shape: tuple[int, int], **settings: Any) -> Any:
-        mesh = Mesh(devices.reshape(shape), ("data", "context"))
-        folder = tmp_path / str(shape)
-        return trainer(folder, phases, mesh=mesh, loss_fn=split_columns, **settings)
-
-    (needs,) = on((8, 1)).preflight().compiled
-    assert needs.device_bytes is not None
-    limit = needs.device_bytes - needs.activation_bytes // 3
-    device = SimpleNamespace(memory_stats=lambda: {"bytes_limit": limit})
-    monkeypatch.setattr(jax, "local_devices", lambda: [device] * 8)
-
-    (problem,) = on((8, 1)).preflight().problems
-
-    assert (
-        "; with a mesh axis 'context' of 2 of the 8 devices, over which the model "
-        "splits columns, and grad_accum_steps=2, a device would need about "
-    ) in problem
-    (less,) = on((4, 2), grad_accum_steps=2).preflight().compiled
-    assert less.activation_bytes < needs.activation_bytes
 
 
 @pytest.mark.parametrize("splits", [True, False])

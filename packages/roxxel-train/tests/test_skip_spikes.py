@@ -238,7 +238,7 @@ def test_without_the_option_the_program_is_that_of_a_plain_update() -> None:
     ("given", "names"),
     [
         ({"deviation": 3}, ["deviation", "deviations"]),
-        ({"window": 0}, ["window", "7", "0"]),
+        ({"window": 7}, ["window", "8", "7"]),
         ({"window": 9.5}, ["window", "9.5"]),
         ({"deviations": -1}, ["deviations", "-1"]),
         ({"deviations": True}, ["deviations", "True"]),

@@ -98,23 +98,6 @@ def test_learning_rate_is_reported_where_optax_keeps_it() -> None:
     assert float(second["learning_rate"]) == pytest.approx(0.45)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_line_search_gets_the_loss_as_a_function(parts: int) -> None:
-    """`optax.lbfgs` needs value, grad and value_fn, as optax documents."""
-    # This line search compiles sooner than the default one, and takes the same.
-    search = optax.scale_by_backtracking_linesearch(20, store_grad=True)
-    model, optimizer = tiny(optax.lbfgs(memory_size=1, linesearch=search), dropout=0.5)
-    update = updater(model, optimizer, loss_fn, parts)
-
-    # The state of L-BFGS holds one array twice, and an update donates every array.
-    state = jax.tree.map(jnp.copy, take(model, optimizer))
-
-    state, first = update(state, BATCH)
-    _, second = update(state, BATCH)
-
-    assert float(second["loss"]) < float(first["loss"])
-
-
 def test_a_plateau_gets_the_loss() -> None:
     plateau = optax.contrib.reduce_on_plateau(patience=1, cooldown=1)
     model, optimizer = tiny(optax.chain(optax.sgd(0.0), plateau))
@@ -128,20 +111,6 @@ def test_a_plateau_gets_the_loss() -> None:
     plateau_state = state[1]["opt_state"][1]
     assert float(plateau_state["best_value"]) == pytest.approx(float(scalars["loss"]))
     assert float(plateau_state["scale"]) < 1
-
-
-def test_an_argument_that_only_the_user_knows_is_named() -> None:
-    def needs(updates: Any, state: Any, params: Any = None, *, temperature: Any) -> Any:
-        del params
-        return jax.tree.map(lambda x: x * temperature, updates), state
-
-    make: Any = optax.GradientTransformationExtraArgs
-    tx = make(lambda _: (), needs)
-    model, optimizer = tiny(tx)
-    update = updater(model, optimizer, loss_fn)
-
-    with pytest.raises(TypeError, match=r"value_fn.*; give a train_step"):
-        jax.eval_shape(update, take(model, optimizer), BATCH)
 
 
 def test_own_train_step_updates_both_objects() -> None:

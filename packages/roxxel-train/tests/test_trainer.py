@@ -704,7 +704,6 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
             {"best_metric": "los"},
             "best_metric='los' is not measured .*; name one of grad_norm, loss",
         ),
-        ({"save_path": "a\0b"}, "contains a NUL; give another folder"),
         ({"save_path": "https://b/run"}, "https://b/run: a web server cannot"),
         ({"save_path": Path("s3://b/run")}, "save_path='s3:/b/run': is a URL"),
         ({"init_from": "https://b/run"}, "https://b/run: a web server cannot"),
@@ -736,7 +735,7 @@ def test_wrong_argument_is_named(
         ),
         (
             {"checkpointer": "x"},
-            "checkpointer is a str; give a roxxel_ckpt.Checkpointer, or save_path='x'$",
+            "checkpointer is a str; give a roxxel_ckpt.Checkpointer, or .* save_path=",
         ),
         ({"timeout": None}, "timeout must be a finite number above 0, got None"),
         ({"mesh": jax.devices()}, "mesh is a list; .*jax.sharding.Mesh"),
@@ -748,11 +747,6 @@ def test_argument_of_another_kind_is_named(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         trainer(tmp_path, **options)
-
-
-def test_batch_beyond_the_memory_of_the_machine_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a batch of 10{12} x 9 .* TB or more"):
-        trainer(tmp_path, [Phase(2, 4, 9), Phase(2, 10**12, 9)])
 
 
 def test_best_checkpoint_may_go_by_what_only_eval_fn_knows(tmp_path: Path) -> None:
@@ -811,9 +805,7 @@ def test_run_that_goes_on_keeps_its_best_metric(tmp_path: Path) -> None:
     log = (tmp_path / "run" / "system.log").read_text()
     assert log.count("WARNING") == 1
     assert (
-        "WARNING this run ranks its checkpoints by 'score' but no longer measures this "
-        "value, so no new checkpoint can become the best; give best_metric= to rank by "
-        "another value\n"
+        "WARNING this run ranks its checkpoints by 'score' and measures no such number"
     ) in log
 
 
@@ -829,7 +821,7 @@ def test_best_metric_that_eval_fn_does_not_return_is_told_once(tmp_path: Path) -
     ).run()
 
     log = (tmp_path / "run" / "system.log").read_text()
-    assert log.count("eval_fn returned no number named best_metric='scroe'") == 1
+    assert log.count("ranks its checkpoints by 'scroe' and measures no such") == 1
 
 
 @pytest.mark.parametrize("program_logs", [False, True])

@@ -986,7 +986,7 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
         ),
         ("log_to = [[1]]", "trainer.log_to.0 must be a non-empty string, got [1]"),
         ("wandb = {}", "[trainer] has no key 'wandb'"),
-        ("skip_spikes = { windw = 9 }", "'windw', but its keys are"),
+        ("skip_spikes = { windw = 9 }", "[skip_spikes] has no key 'windw'; "),
         ('model_sharding = "x"', 'must be "annotated" or "fsdp" or a list, each entry'),
         ('eval_fn = "x"', f'trainer.eval_fn must be "module:function"{OFF}'),
     ],

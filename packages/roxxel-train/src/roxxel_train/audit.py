@@ -133,7 +133,6 @@ def audit(
         >>> audit(sampler, [{"step": 2, "digest": "0" * 16}]).differences
         (Difference(start=0, stop=2, damage={}),)
     """
-    rows = list(rows)
     digests = _digests(rows)
     intervals = [
         (first, last, (after - before) % (1 << 64))
@@ -141,7 +140,7 @@ def audit(
         if steps is None or (first < steps.stop and steps.start < last)
     ]
     if not intervals:
-        raise ValueError(_why_nothing(rows, digests, steps))
+        raise ValueError(_why_nothing(digests, steps))
     if sample is not None and sample < len(intervals):
         intervals = sorted(Random(0).sample(intervals, sample))
     total = sum(last - first for first, last, _ in intervals)
@@ -164,25 +163,16 @@ def audit(
     return Audit(total, tuple(differences))
 
 
-def _why_nothing(
-    rows: Sequence[Mapping[str, Any]],
-    digests: Sequence[tuple[int, int]],
-    steps: range | None,
-) -> str:
+def _why_nothing(digests: Sequence[tuple[int, int]], steps: range | None) -> str:
     """Return the reason why no interval can be compared."""
-    if not rows:
-        return (
-            "there are no metrics rows, so there is nothing to compare; verify the "
-            "data after the run's first row of metrics"
-        )
     if steps is not None and len(digests) > 1:
         return (
             f"the metrics rows hold no digest of the steps [{steps.start}, "
             f"{steps.stop}); choose steps in [{digests[0][0]}, {digests[-1][0]})"
         )
     return (
-        "the metrics rows hold no digest, because the run had no field 'tokens'; train "
-        "with this field"
+        "the log holds no digest to compare; verify the data after the run's first row "
+        "of metrics, and train with the field 'tokens'"
     )
 
 

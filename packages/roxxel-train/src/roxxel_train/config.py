@@ -29,7 +29,6 @@ from typing import (
 )
 
 from roxxel_curriculum import Curriculum, Field
-from roxxel_format import Roxxel
 from roxxel_store.arguments import nearest
 from roxxel_store.declared import Amount, Count, Rule, check
 from roxxel_store.lines import plain_row
@@ -65,6 +64,11 @@ _Kept = Annotated[
     Rule(must_be='a number of steps of 1 or more, or a duration such as "6h"'),
 ]
 _Steps = Annotated[tuple[int, int], Rule(must_be="two rising steps [start, stop]")]
+
+_EXAMPLES = {
+    "curriculum": ", as in Curriculum(corpus, [Phase(steps, batch_size, seq_len)])",
+    "checkpointer": ", or its folder as save_path=",
+}
 
 _DETERMINISTIC = (
     "--xla_gpu_deterministic_ops",
@@ -541,20 +545,9 @@ def _check_function(name: str, value: Any, arguments: str) -> None:
 def _check_object(name: str, value: Any, wanted: str) -> None:
     """Check that a value is an instance of the class `"module.Name"`."""
     module, _, class_name = wanted.rpartition(".")
-    if isinstance(value, getattr(import_module(module), class_name)):
-        return
-    remedy = f"give a {wanted}"
-    if name == "curriculum" and isinstance(value, Roxxel):
-        remedy = "give Curriculum(corpus, [Phase(steps, batch_size, seq_len)])"
-    elif name == "curriculum" and isinstance(value, str | os.PathLike):
-        path = str(cast("str | os.PathLike[str]", value))
-        corpus = f"Roxxel({path!r})"
-        remedy = f"give Curriculum({corpus}, [Phase(steps, batch_size, seq_len)])"
-        if path.endswith(".toml"):
-            remedy = f"train a config by `roxxel train {path}`, or give a Curriculum"
-    elif name == "checkpointer" and isinstance(value, str | os.PathLike):
-        remedy += f", or save_path={str(value)!r}"
-    raise TypeError(f"{name} is a {type(value).__name__}; {remedy}")
+    if not isinstance(value, getattr(import_module(module), class_name)):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is a {kind}; give a {wanted}{_EXAMPLES.get(name, '')}")
 
 
 def _check_profile(profile: tuple[int, int] | None) -> None:

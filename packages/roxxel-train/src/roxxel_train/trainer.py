@@ -184,11 +184,6 @@ class Trainer:
             layout.mesh,
             state.path,
         )
-        if config.train_step is None and not updates.loss_needs_model:
-            raise ValueError(
-                "loss_fn returns a loss that does not depend on the model, so nothing "
-                "would be learned; compute the loss from the argument `model`"
-            )
         check_rows(sampler, updates.lookups)
         unheld = untrained_array(self.model, self.optimizer.wrt)
         frozen = check_gradients(updates.gradients)

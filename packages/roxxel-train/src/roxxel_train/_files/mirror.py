@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 24
 _SYNCED = ".synced"
 """Local file with the digests of the file lists that the folder is a copy of."""
-_LONGEST_NAME = 200
 _ATTEMPTS = 5
 
 _Result = TypeVar("_Result")
@@ -76,11 +75,7 @@ class Mirror:
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = checked_url(url)
         scheme, _, path = self.url.partition("://")
-        name = quote(path, safe="")
-        if len(name) > _LONGEST_NAME:
-            digest = hashlib.sha256(path.encode()).hexdigest()
-            name = f"{name[:_LONGEST_NAME]}-{digest[:16]}"
-        self.folder = cache_folder() / "runs" / scheme / name
+        self.folder = cache_folder() / "runs" / scheme / quote(path, safe="")
         self._timeout_s = timeout_s
         self._bucket = checkpoint_bucket(f"{self.url}/{CHECKPOINTS}", timeout_s)
         # Pieces that this program has uploaded and perhaps not committed.

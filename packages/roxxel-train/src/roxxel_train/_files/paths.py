@@ -31,7 +31,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> Path:
 
     Raises:
         OSError: The folder can neither be written nor created.
-        ValueError: The path is a URL, or contains a NUL.
+        ValueError: The path is a URL.
     """
     text = os.fspath(path)
     if url_of(path, name) is not None:
@@ -39,14 +39,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> Path:
             f"{name}={text!r}: is a URL, which cannot be used here; give a folder, or "
             "save_path= a URL as text"
         )
-    if "\0" in text:
-        raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")
     folder = expanded(path).absolute()
-    if folder.is_symlink() and not folder.exists():
-        raise FileNotFoundError(
-            f"{name}={text!r}: is a symbolic link to a path that does not exist; "
-            "create this path, or give another folder"
-        )
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
         raise NotADirectoryError(f"{name}={text!r}: {nearest} is a file; give a folder")

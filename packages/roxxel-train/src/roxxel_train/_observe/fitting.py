@@ -1,4 +1,4 @@
-"""How to make a batch fit a device's memory: more parts, or columns on more devices.
+"""How to make a batch fit a device's memory: in more parts.
 
 The proposals are estimates: they assume that memory besides model and optimizer falls
 with the rows and columns that a device holds at a time.
@@ -61,7 +61,7 @@ class Fitting:
                 "the model over more devices"
             )
         held = math.prod(self.held(shape.shape))
-        for change, less in (*self._in_parts(shape.shape), *self._axes(shape.shape)):
+        for change, less in self._in_parts(shape.shape):
             share = math.prod(less) / held
             needed = fixed + math.ceil(shape.activation_bytes * share)
             if needed <= limit:
@@ -77,23 +77,3 @@ class Fitting:
             if most % parts == 0:
                 held = self.placement.held(shape, parts, is_whole=is_whole)
                 yield f"grad_accum_steps={parts}", held
-
-    def _axes(self, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield each larger size of the axis `context`, whose devices share a row."""
-        devices, columns = self.placement.num_ways, shape[1] - 1
-        now = self.placement.sharding.mesh.shape.get(CONTEXT_AXIS, 1)
-        if now > 1 and shape in self.whole:
-            return
-        for ways in range(now + 1, devices + 1):
-            if devices % ways or columns % ways or shape[0] % (devices // ways):
-                continue
-            parts = shape[0] // (devices // ways)
-            if any(phase.batch_size % parts for phase in self.phases):
-                continue
-            change = (
-                f"a mesh axis {CONTEXT_AXIS!r} of {ways} of the {devices} devices, "
-                "over which the model splits columns"
-            )
-            if parts != self.parts:
-                change += f", and grad_accum_steps={parts}"
-            yield change, (1, columns // ways)

@@ -246,7 +246,7 @@ class Recorder:
         loss_mean = self._losses.metrics_row.close()
         ledger = self._ledger.close()
         step_s = now.training_s(before, excluded) / max(now.step - before.step, 1)
-        lag = self._lag(step, step_s)
+        lag = self._stragglers.lag(step, step_s)
 
         def values() -> dict[str, Any]:
             fed = fed_fields(self._sampler, step)
@@ -270,13 +270,6 @@ class Recorder:
             }
 
         return values
-
-    def _lag(self, step: int, step_s: float) -> dict[str, float]:
-        """Return the slowest process and its lag; nothing in a single process."""
-        lag = self._stragglers.lag(step, step_s)
-        if lag is None:
-            return {}
-        return {"slowest_process": lag.process, "lag_s": lag.seconds}
 
     def _tokens(self, step: int) -> int:
         return sum(self._sampler.delivered_tokens(step).values())

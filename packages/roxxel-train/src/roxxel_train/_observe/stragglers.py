@@ -10,7 +10,7 @@ host, the step itself is slower, so this module does not find it.
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,13 +23,6 @@ time.
 
 _MOST_ROWS = 3
 """A process that is behind in this many consecutive rows gets a line in the log."""
-
-
-class Lag(NamedTuple):
-    """The slowest process, and how many seconds per step it needs beyond the others."""
-
-    process: int
-    seconds: float
 
 
 class Stragglers:
@@ -48,19 +41,21 @@ class Stragglers:
         self._read = read
         self._report = report
         self._before: Mapping[int, tuple[int, float]] = {}
-        self._lag: Lag | None = None
+        self._lag: dict[str, float] = {}
         self._behind: int | None = None
         self._num_rows = 0
 
-    def lag(self, step: int, step_s: float) -> Lag | None:
-        """Return the lag for a metrics row, whose steps took `step_s` on average.
+    def lag(self, step: int, step_s: float) -> dict[str, float]:
+        """Return the fields of a metrics row, whose steps took `step_s` on average.
 
+        They are the slowest process, and the seconds per step that it needs beyond the
+        others; there are none in a single process.
         If a process has published nothing new, the result is the same as for the row
         before.
         """
         now = self._read()
         if len(now) < 2:
-            return None
+            return {}
         before = self._before
         if before.keys() != now.keys():
             self._before = now
@@ -72,20 +67,21 @@ class Stragglers:
         own = {p: (now[p][1] - before[p][1]) / steps[p] for p in now}
         slowest = max(own, key=lambda p: own[p])
         others = median(seconds for p, seconds in own.items() if p != slowest)
-        self._lag = lag = Lag(slowest, own[slowest] - others)
-        self._watch(lag, step, step_s)
-        return lag
+        lag_s = own[slowest] - others
+        self._watch(slowest, lag_s, step, step_s)
+        self._lag = {"slowest_process": slowest, "lag_s": lag_s}
+        return self._lag
 
-    def _watch(self, lag: Lag, step: int, step_s: float) -> None:
+    def _watch(self, slowest: int, lag_s: float, step: int, step_s: float) -> None:
         """Report a process once when it stays behind, and again after a recovery."""
-        is_late = lag.seconds >= max(_LEAST_S, _LEAST_SHARE * step_s)
-        process = lag.process if is_late else None
+        is_late = lag_s >= max(_LEAST_S, _LEAST_SHARE * step_s)
+        process = slowest if is_late else None
         self._num_rows = self._num_rows + 1 if process == self._behind else 1
         self._behind = process
         if process is not None and self._num_rows == _MOST_ROWS:
             self._report(
                 f"step {step}: process {process} stays behind: its host needs "
-                f"{lag.seconds:.2f} s a step more than the others, which wait for it; "
+                f"{lag_s:.2f} s a step more than the others, which wait for it; "
                 f"look at the disk, the network and the load of the host of process "
                 f"{process}"
             )

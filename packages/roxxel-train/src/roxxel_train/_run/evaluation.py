@@ -100,17 +100,12 @@ class Evaluator:
         if name is None or (measured is None and self._eval_fn is not None):
             return None
         self._unseen_metric = None
-        if measured is None:
-            return (
-                f"this run ranks its checkpoints by {name!r} but no longer measures "
-                "this value, so no new checkpoint can become the best; "
-                "give best_metric= to rank by another value"
-            )
-        if name in measured:
+        if measured is not None and name in measured:
             return None
         return (
-            f"eval_fn returned no number named best_metric={name!r}, so no checkpoint "
-            f"can become the best; return {{{name!r}: ...}}"
+            f"this run ranks its checkpoints by {name!r} and measures no such number, "
+            "so no new checkpoint can become the best; return the number from eval_fn, "
+            "or give best_metric= to rank by another one"
         )
 
     def __call__(

@@ -23,7 +23,7 @@ class Garbage:
 
     def __init__(self, every: int | None) -> None:
         self._every = every
-        self._is_frozen: bool | None = None  # until the first collection
+        self._is_frozen = False  # until the first collection
 
     @contextmanager
     def kept(self) -> Generator[None]:
@@ -48,10 +48,7 @@ class Garbage:
             return
         start_s = time.perf_counter()
         gc.collect()
-        if self._is_frozen is None:
-            # What a program has frozen would be unfrozen with ours. Look once: to count
-            # what is frozen takes as long as a collection of it.
-            self._is_frozen = not gc.get_freeze_count()
-            if self._is_frozen:
-                gc.freeze()
+        if not self._is_frozen:
+            self._is_frozen = True
+            gc.freeze()
         report(time.perf_counter() - start_s)

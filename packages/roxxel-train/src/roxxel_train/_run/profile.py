@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -15,11 +14,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
+def checked_steps(
+    profile: tuple[int, int] | None, total_steps: int, *, has_folder: bool
+) -> range:
     """Return the steps in the argument `profile`; empty for None."""
     if profile is None:
         return range(0)
-    start, stop = map(operator.index, profile)
+    start, stop = profile
     if start >= total_steps:
         raise ValueError(
             f"profile={(start, stop)} starts after the last of {total_steps} steps; "

@@ -30,7 +30,6 @@ from roxxel_train._step.compiled_once import compiled_once
 from roxxel_train._step.diagnose.calls import explained
 from roxxel_train._step.diagnose.used import (
     found_gradients,
-    loss_needs_model,
     splits_over,
     used_fields,
 )
@@ -134,8 +133,7 @@ class CompiledAhead:
     and sharding of each batch (any pytree of arrays), in the order in which the run
     needs the programs. `lookups` are the arrays that the programs index by tokens.
     `used` has the fields of a batch that at least one program uses, and `unused` those
-    that at least one program does not use. `loss_needs_model` says whether the loss of
-    every program depends on an array of the model. `gradients` says for each parameter
+    that at least one program does not use. `gradients` says for each parameter
     whether at least one program gives it a gradient. `whole` has the batch shapes whose
     programs split no array over the axis `context`.
     """
@@ -162,7 +160,6 @@ class CompiledAhead:
         self.lookups: set[TokenLookup] = set()
         self.used: set[str] = set()
         self.unused: set[str] = set()
-        self.loss_needs_model = True
         self.gradients: dict[str, bool] = {}
         self.whole: set[tuple[int, ...]] = set()
         for key, batch in distinct.items():
@@ -172,7 +169,6 @@ class CompiledAhead:
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
-            self.loss_needs_model &= loss_needs_model(traced, shapes)
             if not splits_over(traced.jaxpr.jaxpr, CONTEXT_AXIS):
                 self.whole.add(key[0][0])
             for name, has_gradient in found_gradients(traced.jaxpr.jaxpr).items():

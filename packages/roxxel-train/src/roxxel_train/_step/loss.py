@@ -72,18 +72,19 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
     A loss function may return:
 
     - a scalar;
-    - a tuple or list whose first value is the loss. In a named tuple with a field
-      `loss`, this field is the loss. Scalars in dicts among the other values keep their
-      keys as names; another scalar is named by its position, such as `aux/1`. One of
-      the dicts may repeat the loss itself as `"loss"`;
-    - a dict, nested or not, with one scalar named `"loss"`. A dict without a value of
-      this name must have exactly one scalar.
+    - a tuple or list whose first value is the loss. Scalars in dicts among the other
+      values keep their keys as names; another scalar is named by its position, such as
+      `aux/1`. One of the dicts may repeat the loss itself as `"loss"`;
+    - a dict, nested or not, or a named tuple, with one scalar named `"loss"`. Without a
+      value of this name there must be exactly one scalar.
 
     The name of a nested scalar is its path, as in `aux/grad/x`. An array of shape (1,)
     counts as a scalar. Other arrays and None are allowed and ignored, except arrays
     named `"row_loss"` and `"row_weight"`, which have one value for each row.
     """
     rows: dict[str, jax.Array] = {}
+    if hasattr(result, "_asdict"):
+        result = result._asdict()
     if isinstance(result, Mapping):
         leaves = list(_without_rows(_leaves("", result), rows, function))
         scalars = _scalars(leaves, function)
@@ -144,24 +145,15 @@ def _split_sequence(
             f"{function} returned an empty {type(result).__name__}; "
             "return the loss as the first value"
         )
-    fields: Any = getattr(result, "_fields", ())  # field names of a named tuple
-    loss_index = fields.index("loss") if "loss" in fields else 0
-
-    def leaves() -> Iterator[tuple[str, Any]]:
-        for index, value in enumerate(result):
-            if index == loss_index:
-                continue
-            if fields:
-                yield from _leaves(fields[index], value)
-            else:
-                yield from _leaves(
-                    "" if isinstance(value, Mapping) else f"aux/{index}", value
-                )
-
-    loss = result[loss_index]
+    loss, *others = result
     if not _is_scalar(loss):
         raise _not_a_scalar("the loss", loss, function)
-    scalars = _scalars(_without_rows(leaves(), rows, function), function)
+    leaves = [
+        leaf
+        for index, value in enumerate(others, 1)
+        for leaf in _leaves("" if isinstance(value, Mapping) else f"aux/{index}", value)
+    ]
+    scalars = _scalars(_without_rows(leaves, rows, function), function)
     if "loss" in scalars and scalars["loss"] is loss:
         del scalars["loss"]
     return loss, scalars

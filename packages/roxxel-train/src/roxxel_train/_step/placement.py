@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -12,7 +11,6 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from roxxel_loader.sharding.presets import CONTEXT_AXIS, row_axes
-from roxxel_store.amounts import short_size
 
 from roxxel_train._step.fed import Fed
 
@@ -191,7 +189,6 @@ class BatchPlacement:
             if self(shape).spec != self._wanted(shape):
                 notes.append(
                     f"{self.describe(shape)}; the batch is replicated over that axis"
-                    f"{self._instead(shape)}"
                 )
         return notes
 
@@ -200,13 +197,6 @@ class BatchPlacement:
         if not self.splits_columns(shape):
             return self.sharding.spec
         return PartitionSpec(self._of_rows(shape[0]), *self.sharding.spec[1:])
-
-    def _instead(self, shape: tuple[int, ...]) -> str:
-        """Name a size of the axis `context` that would divide a batch, if any would."""
-        ways = self.num_ways // math.gcd(self.num_ways, shape[0])
-        if ways == 1 or (shape[1] - 1) % ways:
-            return ""
-        return f"; a mesh axis {CONTEXT_AXIS!r} of {ways} would split its columns"
 
     @property
     def num_ways(self) -> int:
@@ -253,7 +243,6 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     shapes: list[Any] = []
     for phase in sampler.phases:
         shape = phase.batch_size, phase.seq_len
-        _check_memory(shape, tokens.itemsize * len(sampler.fields))
         batch = {
             field: jax.ShapeDtypeStruct(
                 shape,
@@ -330,15 +319,3 @@ def _accumulation_remedy(most: int, grad_accum_steps: int) -> str:
     nearest = sorted(divisors, key=lambda parts: (abs(parts - grad_accum_steps), parts))
     shown = " or ".join(map(str, sorted(nearest[:_SHOWN_PARTS])))
     return f"use grad_accum_steps={shown}, or another batch_size"
-
-
-def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
-    """Check that this machine has the memory for this process's part of a batch."""
-    share = math.prod(shape) * value_bytes // jax.process_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if share > memory:
-        raise ValueError(
-            f"a batch of {shape[0]} x {shape[1]} needs {short_size(share)} or more in "
-            f"each process, and this machine has {short_size(memory)} of memory; lower "
-            "batch_size or seq_len"
-        )

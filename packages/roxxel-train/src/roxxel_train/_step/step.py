@@ -228,70 +228,16 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> FedStep:
     """
 
     def step(model: Any, optimizer: Any, fed: Fed) -> tuple[Any, Scalars]:
-        objective = _objective(model, optimizer.wrt, loss_fn, fed, grad_accum_steps)
         loss, aux, rows, grads = _gradients(
             model, optimizer.wrt, loss_fn, fed, grad_accum_steps
         )
         grads = mark_gradients(grads)
-        _apply(model, optimizer, grads, loss, objective)
+        # optax documents `value`, for `reduce_on_plateau`, `polyak_sgd` and `momo`.
+        takes = isinstance(optimizer.tx, optax.GradientTransformationExtraArgs)
+        optimizer.update(model, grads, **({"value": loss} if takes else {}))
         return loss, {"grad_norm": optax.tree.norm(grads), **aux, **rows}
 
     return step
-
-
-def _apply(
-    model: Any, optimizer: Any, grads: Any, loss: jax.Array, objective: Any
-) -> None:
-    """Update the model; give the transformation the extra arguments of optax.
-
-    optax documents `value` (for `reduce_on_plateau`, `polyak_sgd` and `momo`), and for
-    line searches also `grad` and `value_fn`. A line search refuses any other argument.
-    """
-    if not isinstance(optimizer.tx, optax.GradientTransformationExtraArgs):
-        optimizer.update(model, grads)
-        return
-    extra = {"value": loss, "grad": grads, "value_fn": objective}
-    try:
-        optimizer.update(model, grads, **extra)
-    except TypeError as error:
-        if "keyword" not in str(error):
-            raise
-        raise TypeError(
-            f"the optimizer's transformation needs other arguments than "
-            f"{', '.join(extra)} ({error}); give a train_step that calls "
-            "optimizer.update(model, grads, ...)"
-        ) from None
-
-
-def _objective(
-    model: Any, wrt: Any, loss_fn: LossFunction, fed: Fed, parts: int
-) -> Callable[[Any], jax.Array]:
-    """Return the loss of a batch as a function of the parameters.
-
-    The function draws the same random numbers as the update, so it is deterministic.
-    """
-    graphdef, _, others = nnx.split(model, wrt, ...)
-    start = nnx.to_pure_dict(others)
-
-    def of_part(params: Any, rest: Any, batch: Any) -> tuple[Any, Any]:
-        copy = nnx.merge(graphdef, params, rest)
-        loss, scalars, _ = unpack_loss(loss_fn(copy, batch))
-        weight = _at_least_float32(scalars.get(LOSS_WEIGHT, jnp.ones(())))
-        return nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt))), (loss, weight)
-
-    def objective(params: Any) -> jax.Array:
-        if parts == 1:
-            return of_part(params, start, fed.batch)[1][0]
-        cut = _parts_of(fed, parts)
-        scan = jax.lax.scan(lambda rest, part: of_part(params, rest, part), start, cut)
-        losses, weights = scan[1]
-        total = weights.sum()
-        means = jnp.where(weights > 0, losses * weights, 0).sum() / jnp.where(
-            total == 0, 1, total
-        )
-        return jnp.where(total == 0, losses.mean(), means)
-
-    return objective
 
 
 def _gradients(

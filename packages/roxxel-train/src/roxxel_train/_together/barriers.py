@@ -50,13 +50,9 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
             service.barrier(key, timeout_s)
     except TimeoutError as error:
         here = set(map(int, service.entries(f"{key}/")))
+        # If all are here, this process came after the others had given up.
         late = sorted(set(range(service.process_count)) - here)
-        if not late:
-            raise TimeoutError(
-                f"barrier {name!r}: process {service.process_index} arrived after the "
-                "others had given up; give a longer timeout, or make this process "
-                "faster before the barrier"
-            ) from error
+        late = late or [service.process_index]
         raise TimeoutError(
             f"barrier {name!r}: {named(late)} of {service.process_count} did not "
             f"arrive within {timeout_s:g} s; read the output of those processes"

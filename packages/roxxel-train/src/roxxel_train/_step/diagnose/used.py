@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax.extend.core import Literal
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from roxxel_train._step.diagnose.objects import GRADIENT
 from roxxel_train._step.diagnose.vocabulary import PASS_ON, inner_program
@@ -45,26 +44,6 @@ def check_mask(sampler: Sampler, unused: Collection[str]) -> None:
             "would learn them; weight the loss of token j of a row by "
             "loss_mask[:, j]"
         )
-
-
-def loss_needs_model(traced: Any, state: Any) -> bool:
-    """Return whether the loss of a step depends on an array of the model.
-
-    `traced` is a step from `(state, batch)` to a tuple whose second value is a dict
-    with the loss. `state` has the model under the key 0.
-    """
-    outputs = jax.tree_util.tree_flatten_with_path(traced.out_info)[0]
-    is_loss = [
-        [getattr(key, "idx", getattr(key, "key", None)) for key in path] == [1, "loss"]
-        for path, _ in outputs
-    ]
-    _, needed = dce_jaxpr(traced.jaxpr.jaxpr, is_loss)
-    paths = jax.tree_util.tree_flatten_with_path(state)[0]
-    return any(
-        is_needed
-        for is_needed, (path, _) in zip(needed, paths, strict=False)
-        if getattr(path[0], "key", None) == 0
-    )
 
 
 def found_gradients(jaxpr: Any) -> dict[str, bool]:
