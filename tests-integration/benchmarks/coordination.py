@@ -82,9 +82,9 @@ def shares(count: int) -> list[range]:
     return [range(at, min(at + 80, count)) for at in range(1, count, 80)]
 
 
-def unreported(text: str, *, for_first: bool = False) -> None:
+def unreported(text: str) -> None:
     """Discard the reports of a run that has no log."""
-    del text, for_first
+    del text
 
 
 def serve(port: int, count: int, idle_s: float) -> None:

@@ -3,9 +3,8 @@
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
 `WHAT` happens in one process: "error", "exit", "kill", "sigterm", "save", "sleep",
-"hold", "gil" or "nan". "hold" waits until the run's log has a line that matches
-`until`. "gil" holds the interpreter lock for a minute. With "slow", every later batch
-is delayed.
+"hold" or "nan". "hold" waits until the run's log has a line that matches `until`. With
+"slow", every later batch is delayed.
 `WHERE` is the number of a read of a batch, or one of "before" (the construction of the
 trainer), "after" (the construction), "compile", "evaluate", "save" and "restore".
 
@@ -24,7 +23,6 @@ without `:PROCESS`. Some names are settings of this program:
 """
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -44,8 +42,6 @@ from roxxel_train.distributed import initialize
 STEPS = 100
 TINY = 2e-2
 """Delay of every batch, so that a request is made before the run is over."""
-
-HELD_S = 60
 
 SIGNALS = {"kill": signal.SIGKILL, "sigterm": signal.SIGTERM}
 
@@ -93,8 +89,6 @@ class Accidents:
                 time.sleep(TINY)
         elif what == "sleep":
             time.sleep(1000)
-        else:
-            ctypes.PyDLL(None).sleep(HELD_S)
 
     def watch_compiler(self):
         """Let the compilation of an update be an accident."""

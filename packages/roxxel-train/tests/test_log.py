@@ -278,28 +278,6 @@ def test_a_program_writes_no_row_about_a_start(tmp_path: Path, kind: str) -> Non
     assert not rows(tmp_path)
 
 
-def test_other_processes_append_a_line_once_for_a_first_that_is_stopped(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "run" / "system.log"
-    others = [Logger(tmp_path / "run"), Logger(tmp_path / "run")]
-    others[0].append_for_first("another disk: nothing to append to")
-    with Logger(tmp_path / "run", terminal=False) as first:
-        first.info("step 1")
-        first.flush()
-        with path.open("a") as torn:
-            torn.write("half a li")
-        for other in others:
-            other.append_for_first("process 0 failed: no answer")
-        first.info("it continues")
-
-    begun, half, appended, after = path.read_text().splitlines()
-    assert begun.endswith("INFO step 1")
-    assert half == "half a li"
-    assert appended.endswith("WARNING process 0 failed: no answer")
-    assert after.endswith("INFO it continues")
-
-
 def test_half_a_character_is_written_too(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         log.info("sample: \udcff")

@@ -615,7 +615,7 @@ def test_who_returns_late_from_a_meeting_is_not_failed_by_a_program_that_has_end
     monkeypatch.setattr(Watcher, "_has_service", lambda _: True)
     store = Store()
     own: Any = Watcher(cast("Any", Service(1, store)))
-    Watcher(cast("Any", Service(2, store))).news.post("left", 2, True)
+    Watcher(cast("Any", Service(2, store))).news.post("left", 2)
     own.news.post("bye")
 
     with own.needing_all():  # in the last barrier, which all have passed
@@ -634,8 +634,7 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
 ) -> None:
     asked, answers, late = threading.Event(), threading.Event(), list[str]()
 
-    def report(text: str, *, for_first: bool = False) -> None:
-        del for_first
+    def report(text: str) -> None:
         asked.set()
         if not answers.wait(GUARD_S):
             late.append(text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,7 +48,7 @@ from roxxel_train.goodput import Goodput, goodput
 from roxxel_train.starts import Followed, RunStart, follow
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from roxxel_ckpt import BestRule, Description
 
@@ -570,18 +569,11 @@ class RunFolder:
     @property
     def is_running(self) -> bool:
         """Whether a process is training in the folder."""
-        with self._lock() as is_free:
-            return not is_free
-
-    @contextmanager
-    def _lock(self) -> Generator[bool]:
-        """Lock `run.lock` inside the block; yield False if another process does."""
         path = self.path / LOCK
-        if not path.is_file():  # opening a named pipe would wait for a writer
-            yield True
-            return
+        if not path.exists():
+            return False
         with path.open("rb") as lock:
-            yield try_lock(lock.fileno()) is not False
+            return try_lock(lock.fileno()) is False
 
 
 def data_state(

@@ -11,7 +11,6 @@ raises.
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import make_folder
-from roxxel_store.lines import LineFile, LinePosition, json_line, tails
+from roxxel_store.lines import LineFile, LinePosition, json_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -181,23 +180,6 @@ class LogFiles:
         with ExitStack() as stack:
             stack.callback(self._rows.close)
             stack.callback(self._text.close)
-
-
-def append_once(folder: Path, level: str, message: str) -> None:
-    """Append a line to the existing `system.log` of a folder, unless it has the line.
-
-    For a process that does not write the file. The one that does may only be stopped,
-    and write on, so nothing is cut or replaced.
-    """
-    path = folder / SYSTEM_LOG
-    if not path.is_file():
-        return
-    tail, _ = next(tails(path))
-    if message.encode() not in tail:
-        torn = "" if tail.endswith(b"\n") else "\n"
-        with path.open("ab", buffering=0) as file:
-            file.write((torn + _text_line(level, message)).encode())
-            os.fsync(file.fileno())
 
 
 def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:

@@ -21,12 +21,7 @@ from roxxel_store.errors import is_ours
 from roxxel_store.lines import plain_row
 from roxxel_store.screen import shown
 
-from roxxel_train._files.log import (
-    LateRow,
-    LogFiles,
-    Worker,
-    append_once,
-)
+from roxxel_train._files.log import LateRow, LogFiles, Worker
 from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
 
@@ -162,16 +157,6 @@ class Logger:
             terminal: Also show the text on the terminal.
         """
         self._say("WARNING", message, terminal=terminal)
-
-    def append_for_first(self, message: str) -> None:
-        """Append a line to `system.log` in place of process 0, which has died.
-
-        Only other processes than process 0 call this method. The file has the line
-        once, even if several of them append it. Nothing is written if this process does
-        not see the file.
-        """
-        if self.log_dir is not None:
-            append_once(self.log_dir, "WARNING", message)
 
     def sink_problems(self) -> list[str]:
         """Try each sink that has a method `check`; return why sinks would fail."""

@@ -112,12 +112,9 @@ class Session:
         self._logs = [log]
         self._until = sampler.total_steps if until is None else until
 
-        def report(text: str, *, for_first: bool = False) -> None:
-            if for_first:
-                log.append_for_first(text)
-            else:
-                log.warning(text, terminal=False)
-                log.flush()
+        def report(text: str) -> None:
+            log.warning(text, terminal=False)
+            log.flush()
 
         # `processes` and `recorder` must not refer to the session: in a reference
         # cycle the model's arrays would live until Python's garbage collector runs.
@@ -462,7 +459,8 @@ class Session:
         """In a bucket, upload the row of this start at once: readers need it."""
         folder = self.state.folder
         is_first = jax.process_index() == 0
-        if folder is not None and is_first and _is_written(self._logs[-1]):
+        if folder is not None and is_first:
+            self._logs[-1].position()  # the row is on the disk
             folder.commit()
 
     def _declared(self, start: int) -> dict[str, Any]:
@@ -519,9 +517,8 @@ class Session:
             log.end(events.end_row(step, error, spent, is_complete=is_complete))
 
     def _spent(self, folder: Path) -> Goodput | None:
-        """Return where the time of all starts went, if the log is on the disk."""
-        if not _is_written(self._logs[-1]):
-            return None
+        """Return where the time of all starts went; None without a row."""
+        self._logs[-1].position()  # the rows are on the disk
         spent = RunFolder(folder).goodput(until=time.time())
         return spent if spent.seconds else None
 
@@ -565,9 +562,3 @@ class Session:
                 held_out and {n: s.state(0) for n, s in held_out.samplers.items()},
             ],
         }
-
-
-def _is_written(log: Logger) -> bool:
-    """Return whether a log is in a file, with all its rows."""
-    position = log.position()
-    return position is not None and log.failure is None

@@ -186,10 +186,7 @@ def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
         return None
     address = environ.get(COORDINATOR_ADDRESS)
     if address is None and _OPEN_MPI_ADDRESS not in environ:
-        local = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-        return _asking_mpi(
-            environ, "Open MPI", _OPEN_MPI, "OMPI_COMM_WORLD_RANK", local
-        )
+        return _asking_mpi(environ, "Open MPI", "OMPI_COMM_WORLD")
     return Cluster(
         "Open MPI",
         number,
@@ -224,19 +221,28 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def _from_mpi(
-    environ: Mapping[str, str], name: str, size: str, rank: str, local: tuple[str, str]
+    environ: Mapping[str, str],
+    name: str,
+    prefix: str,
+    local: tuple[str, str] | None = None,
 ) -> Cluster | None:
     """Find the processes of an MPI whose variables do not name process 0's host."""
-    number = _count(environ, size)
+    number = _count(environ, f"{prefix}_SIZE")
     # `srun --mpi=pmi2` sets them too, and Slurm's own variables tell more.
     if number is None or environ.get(_SLURM_TASKS) == str(number):
         return None
-    return _asking_mpi(environ, name, size, rank, local)
+    return _asking_mpi(environ, name, prefix, local)
 
 
 def _asking_mpi(
-    environ: Mapping[str, str], name: str, size: str, rank: str, local: tuple[str, str]
+    environ: Mapping[str, str],
+    name: str,
+    prefix: str,
+    local: tuple[str, str] | None = None,
 ) -> Cluster:
+    """Return the processes; `local` are the variables of rank and size on a host."""
+    size, rank = f"{prefix}_SIZE", f"{prefix}_RANK"
+    local = local or (f"{prefix}_LOCAL_RANK", f"{prefix}_LOCAL_SIZE")
     way = (
         f"set {COORDINATOR_ADDRESS} to the host of process 0 and a free port, as in "
         "HOST:62123, in all processes, or install mpi4py, which JAX then asks; "
@@ -439,31 +445,12 @@ _LAUNCHERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
     partial(
         _from_mpi,
         name="MPICH or Intel MPI",
-        size="PMI_SIZE",
-        rank="PMI_RANK",
+        prefix="PMI",
         local=("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ),
-    partial(
-        _from_mpi,
-        name="MVAPICH2",
-        size="MV2_COMM_WORLD_SIZE",
-        rank="MV2_COMM_WORLD_RANK",
-        local=("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ),
-    partial(
-        _from_mpi,
-        name="jsrun",
-        size="JSM_NAMESPACE_SIZE",
-        rank="JSM_NAMESPACE_RANK",
-        local=("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
-    ),
-    partial(
-        _from_mpi,
-        name="Horovod",
-        size="HOROVOD_SIZE",
-        rank="HOROVOD_RANK",
-        local=("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    ),
+    partial(_from_mpi, name="MVAPICH2", prefix="MV2_COMM_WORLD"),
+    partial(_from_mpi, name="jsrun", prefix="JSM_NAMESPACE"),
+    partial(_from_mpi, name="Horovod", prefix="HOROVOD"),
     _from_slurm,
     _from_tpu,
     partial(

@@ -10,8 +10,7 @@ a process that has failed. Until a process requests something, no message is exc
   tells all processes to act after the largest step, in one message. A thread votes,
   because a loop that waits in a collective cannot.
 - **Hangs.** If a step exceeds `hang_after_s`, all processes print their stacks and
-  exit. A single process prints its stacks and continues. If C code holds the
-  interpreter lock, the thread cannot run, and `faulthandler` prints the stacks.
+  exit. A single process prints its stacks and continues.
 
 `watcher` ends all processes when one process fails. A single process uses the same
 interface without the service.
@@ -19,7 +18,6 @@ interface without the service.
 
 from __future__ import annotations
 
-import faulthandler
 import signal
 import threading
 import time
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 
 _TICK_S = 0.5
 """Longest time until the thread notices what a signal handler has requested."""
-
-_LONGEST_TIMER_S = 1e6  # `faulthandler` refuses infinite times
 
 _runs = count()
 """Counts the runs of this program. The count is part of each run's keys and is equal in
@@ -165,7 +161,6 @@ class Processes:
             self._woken.set()
             if self._thread is not None:
                 self._thread.join()
-                self._set_timer(None)
             for number in tuple(self._previous_handlers):
                 self._restore_handler(number)
 
@@ -266,7 +261,6 @@ class Processes:
         """Exclude a block from the time of a step; messages name the block `what`."""
         with self._change:
             outer, self._progress.pause = self._progress.pause, what
-            self._set_timer(None)
         began_s = time.perf_counter()
         try:
             yield
@@ -394,32 +388,15 @@ class Processes:
             return None
         return time.monotonic() + self._hang_after_s
 
-    def _set_timer(self, left_s: float | None) -> None:
-        """Let `faulthandler` print all stacks after `left_s`; None cancels the timer.
-
-        The thread restarts the timer at every tick, so the timer expires only if C code
-        holds the interpreter lock.
-        """
-        faulthandler.cancel_dump_traceback_later()
-        if left_s is not None:
-            faulthandler.dump_traceback_later(
-                min(max(left_s, 0.0) + 2 * _TICK_S, _LONGEST_TIMER_S),
-                exit=self._watcher is not None,
-                file=2,
-            )
-
     def _check_step(self) -> None:
         """Report the current step if it takes too long."""
         with self._change:
             due_s = self._due_s
             if due_s is None or self._progress.pause is not None:
                 return
-            left_s = due_s - time.monotonic()
-            self._set_timer(left_s)
-            if left_s > 0:
+            if due_s > time.monotonic():
                 return
             self._due_s = None
-            self._set_timer(None)
         late = f"step {self._progress.step} is not done after {self._hang_after_s:g} s"
         if self._watcher is None:
             text = f"{late}; the stacks of all threads:\n{stacks()}"

@@ -6,8 +6,7 @@ until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
 - its connection is closed (`roxxel_train._together.links`): the process has died;
-- its program ends while other processes are in a trainer, or while JAX initializes
-  their devices.
+- its program ends while other processes are in a trainer.
 
 A process that is only slow ends nothing. If the others have waited for it for a minute,
 process 0 writes a line that names the process and what it does, and another line
@@ -37,12 +36,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
-    NamedTuple,
     NoReturn,
     ParamSpec,
     Protocol,
@@ -53,8 +52,6 @@ import jax
 from roxxel_ckpt.activity import activities
 from roxxel_ckpt.coordination import (
     coordination_service,
-    has_devices,
-    is_finding_devices,
 )
 from roxxel_ckpt.errors import OtherProcessError
 from roxxel_store.errors import is_ours
@@ -74,7 +71,7 @@ from roxxel_train.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from types import TracebackType
 
     from roxxel_ckpt.coordination import CoordinationService
@@ -147,27 +144,14 @@ class Progress:
     thread: int = 0
 
 
-class Report(Protocol):
-    """Writes a text to the log of a run and flushes the log; any thread may call it.
-
-    Process 0 writes the log. With `for_first`, another process writes a text in its
-    place, because process 0 is dead.
-    """
-
-    def __call__(self, text: str, *, for_first: bool = False) -> None: ...
+Report = Callable[[str], object]
+"""Writes a text to the log of a run and flushes the log; any thread may call it."""
 
 
 class Listener(Protocol):
     """Receives a message of the news with its number, in the thread that reads."""
 
     def __call__(self, number: int, kind: str, *values: Any) -> None: ...
-
-
-class _Leave(NamedTuple):
-    """What this process knows about the end of another process's program."""
-
-    had_devices: bool
-    at_s: float
 
 
 class Watcher:
@@ -196,7 +180,7 @@ class Watcher:
         self._lives: dict[int, Life] = {}
         self._holders = Holders()
         self._dead: dict[int, str] = {}
-        self._left: dict[int, _Leave] = {}
+        self._left: dict[int, float] = {}  # when their programs ended
         self.own_times: dict[int, tuple[int, float]] = {}
 
     def start(self) -> None:
@@ -350,7 +334,7 @@ class Watcher:
                 if kind == "failed":
                     self.end("")
                 elif kind == "left":
-                    self._left[values[0]] = _Leave(values[1], time.monotonic())
+                    self._left[values[0]] = time.monotonic()
                 elif self._listen is not None:
                     self._listen(number, kind, *values)
             except Exception as error:  # noqa: BLE001 - ends the program
@@ -395,11 +379,8 @@ class Watcher:
         for process, how in sorted(self._dead.items()):
             if process not in self._left and (self._num_needs or not self._has_run):
                 self.end(f"process {process} failed: {how}{self._during(process)}")
-        for process, left in sorted(self._left.items()):
-            if time.monotonic() - left.at_s < _CAUSE_S:
-                continue
-            # JAX initializes the devices of all processes together.
-            if self._num_needs or (not left.had_devices and is_finding_devices()):
+        for process, left_at_s in sorted(self._left.items()):
+            if self._num_needs and time.monotonic() - left_at_s >= _CAUSE_S:
                 self.end(
                     f"process {process} failed: its program ended while other "
                     f"processes wait for it; read the output of process {process}"
@@ -446,7 +427,7 @@ class Watcher:
         self._is_leaving = True
         if self._has_service():
             with suppress(Exception):
-                self.news.post("left", self.index, has_devices())
+                self.news.post("left", self.index)
                 self.service.barrier(f"{_KEYS}/exit", _EXIT_S)
                 self.news.post("bye")
         self._closed.set()
@@ -481,7 +462,7 @@ class Watcher:
         # The log may not be open yet, or may have failed.
         with suppress(Exception):
             if self._report is not None:
-                self._report(text, for_first=self.index != 0 and 0 in self._dead)
+                self._report(text)
 
 
 def watcher() -> Watcher | None:
