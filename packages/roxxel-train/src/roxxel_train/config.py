@@ -515,18 +515,11 @@ def _check_held_out(value: Any) -> None:
             f"eval_curriculum is a {type(value).__name__}; give a Curriculum, or a "
             "dict from names to curricula"
         )
-    sets = cast("Mapping[Any, Any]", value)
-    if not sets:
-        raise ValueError("eval_curriculum is empty; name one held-out set or more")
-    for name, one in sets.items():
-        if not isinstance(name, str) or not name:
+    for name, one in cast("Mapping[Any, Any]", value).items():
+        if not (isinstance(name, str) and name and isinstance(one, Curriculum)):
             raise TypeError(
-                f"eval_curriculum has the name {name!r}; give a non-empty string"
-            )
-        if not isinstance(one, Curriculum):
-            raise TypeError(
-                f"eval_curriculum[{name!r}] is a {type(one).__name__}; "
-                "give a Curriculum"
+                f"eval_curriculum[{name!r}] is a {type(one).__name__}; give a dict "
+                "from names to curricula"
             )
 
 

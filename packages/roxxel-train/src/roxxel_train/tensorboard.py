@@ -15,8 +15,6 @@ import itertools
 import os
 import socket
 import time
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from roxxel_store import missing_extra
 from roxxel_store.urls import absolute
 
 from roxxel_train._log.values import drawn_values
+from roxxel_train.starts import time_of
 
 try:
     from tensorboardX import RecordWriter
@@ -88,7 +87,7 @@ class TensorBoard:
         for name, value in drawn_values(row):
             draw = text if isinstance(value, str) else scalar
             summary.MergeFrom(draw(prefix + name, value))
-        moment = _seconds(row.get("time"))
+        moment = time_of(row.get("time")) or time.time()
         _write(writer, wall_time=moment, step=row.get("step", 0), summary=summary)
         writer.flush()
 
@@ -119,11 +118,3 @@ class TensorBoard:
 
 def _write(writer: RecordWriter, **fields: Any) -> None:
     writer.write(_EVENTS.Event(**fields).SerializeToString())
-
-
-def _seconds(moment: object) -> float:
-    """Return the time of a row in seconds since 1970; without one, the current time."""
-    if isinstance(moment, str):
-        with suppress(ValueError):
-            return datetime.fromisoformat(moment).timestamp()
-    return time.time()

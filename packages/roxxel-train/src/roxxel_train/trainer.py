@@ -428,17 +428,10 @@ class Trainer:
 def _check_mean(config: TrainConfig) -> None:
     """Check that `eval_loss` is a mean over some of the held-out sets."""
     sets = config.held_out
-    if config.eval_mean is None:
-        return
-    if "" in sets:
-        raise ValueError(
-            "eval_mean is given with one held-out set, which has no name; omit "
-            "eval_mean, or give eval_curriculum a dict"
-        )
-    for name in config.eval_mean:
+    for name in config.eval_mean or ():
         if name not in sets:
-            known = ", ".join(map(repr, sets)) or "none"
+            known = ", ".join(map(repr, filter(None, sets))) or "none"
             raise ValueError(
-                f"eval_mean names {name!r}, but the held-out sets are {known}; "
-                "name some of these"
+                f"eval_mean names {name!r}, but the named held-out sets are {known}; "
+                "name some of these, or omit eval_mean"
             )

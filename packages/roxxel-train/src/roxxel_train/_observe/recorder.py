@@ -13,6 +13,7 @@ import operator
 import time
 from collections import defaultdict, deque
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ _UNREAD_UPDATES = 2
 _LEAST_SHOWN_S = 1e-3
 
 
+@dataclass(eq=False, repr=False)
 class Recorder:
     """Turns the scalars of updates into metrics rows, progress and errors.
 
@@ -54,40 +56,27 @@ class Recorder:
     updates that `skip_spikes` has already left out.
     """
 
-    def __init__(
-        self,
-        logger: Logger,
-        sampler: Sampler,
-        log_every: int,
-        start: int,
-        losses: LossMeans,
-        ledger: Ledger,
-        machine: Machine,
-        lookups: Iterable[TokenLookup],
-        read_stats: Callable[[], StreamStats],
-        after_read: Callable[[int], object],
-        stragglers: Stragglers,
-        skipped: int = 0,
-    ) -> None:
-        self._logger = logger
-        self._sampler = sampler
-        self._log_every = log_every
-        self._total_steps = sampler.total_steps
+    logger: Logger
+    sampler: Sampler
+    log_every: int
+    start: int
+    losses: LossMeans
+    ledger: Ledger
+    machine: Machine
+    lookups: Iterable[TokenLookup]
+    read_stats: Callable[[], StreamStats]
+    after_read: Callable[[int], object]
+    stragglers: Stragglers
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
         # A row never mixes phases, so the report knows what each phase has read.
-        self._always = {1, *(phase.stop for phase in sampler.phases)}
-        self._losses = losses
-        self._ledger = ledger
-        self._machine = machine
-        self._lookups = lookups
-        self._read_stats = read_stats
-        self._after_read = after_read
-        self._stragglers = stragglers
-        self._skipped = skipped
+        self._always = {1, *(phase.stop for phase in self.sampler.phases)}
         self._in_a_row = 0
-        self._start = self._step = start
+        self._step = self.start
         self._excluded: defaultdict[str, float] = defaultdict(float)
         self._collected_s = 0.0
-        self._row_at = _Moment(start, time.perf_counter(), (0, 0, 0, 0))
+        self._row_at = _Moment(self.start, time.perf_counter(), (0, 0, 0, 0))
         self._unread: deque[tuple[int, Mapping[str, jax.Array], jax.Array]] = deque()
         self._last: Mapping[str, jax.Array] = {}
         self._evaluated_step = -1
@@ -101,12 +90,12 @@ class Recorder:
     @property
     def new_tokens(self) -> int:
         """Tokens delivered by this call of `Trainer.run`."""
-        return self._tokens(self._step) - self._tokens(self._start)
+        return self._tokens(self._step) - self._tokens(self.start)
 
     @property
     def waited_s(self) -> float:
         """Seconds that the loop has waited for batches."""
-        return self._read_stats().waited_s
+        return self.read_stats().waited_s
 
     @contextmanager
     def excluded(self, name: str) -> Generator[None]:
@@ -147,7 +136,7 @@ class Recorder:
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the metrics row of an evaluation after update `step`."""
         if values:
-            self._logger.metrics({**head("eval", step), **values}, terminal=False)
+            self.logger.metrics({**head("eval", step), **values}, terminal=False)
         self._evaluated_step = step
         self._evaluation = {k: v for k, v in values.items() if isinstance(v, float)}
 
@@ -160,7 +149,7 @@ class Recorder:
         is missing if no token counted since then.
         """
         metrics = {name: float(value) for name, value in self._last.items()}
-        mean = self._losses.checkpoint.mean
+        mean = self.losses.checkpoint.mean
         if math.isfinite(mean):
             metrics["loss_since_save"] = mean
         if self._evaluated_step == self._step:
@@ -170,19 +159,19 @@ class Recorder:
     def not_finite(self, step: int, what: str) -> NonFiniteError:
         """Log every row of the batch of update `step`, and return the error."""
         rows = self._log_rows(step, what)
-        cause = missing_in_batch(self._sampler, self._lookups, step - 1)
+        cause = missing_in_batch(self.sampler, self.lookups, step - 1)
         return NonFiniteError(step, what, rows, cause)
 
     def _log_rows(self, step: int, what: str) -> tuple[BatchRow, ...]:
         rows = tuple(self._rows_of_batch(step - 1))
         for row in rows:
-            self._logger.info(f"step {step}: {what}: {row}", terminal=False)
+            self.logger.info(f"step {step}: {what}: {row}", terminal=False)
         return rows
 
     def _is_skipped(self, scalars: Mapping[str, jax.Array]) -> bool:
         """Return whether an update was left out; count consecutive ones."""
-        before, self._skipped = self._skipped, int(scalars.get(SKIPPED, 0))
-        is_skipped = self._skipped > before
+        before, self.skipped = self.skipped, int(scalars.get(SKIPPED, 0))
+        is_skipped = self.skipped > before
         self._in_a_row = self._in_a_row + 1 if is_skipped else 0
         return is_skipped
 
@@ -193,12 +182,12 @@ class Recorder:
             for name in ("loss", "grad_norm")
             if name in scalars
         )
-        self._logger.warning(
+        self.logger.warning(
             f"step {step}: a spike ({values}), so this update is skipped; "
             f"`roxxel show RUN --step {step - 1}` shows its batch"
         )
         if self._in_a_row == MOST_IN_A_ROW:
-            self._logger.warning(
+            self.logger.warning(
                 f"step {step}: {MOST_IN_A_ROW} updates in a row were spikes, so this "
                 "is a new level: the next update is applied, and the window begins "
                 "anew; look at these batches, and branch from before them if they are "
@@ -215,18 +204,18 @@ class Recorder:
         if is_skipped:
             self._log_spike(step, scalars)
         weight = 0.0 if is_skipped else float(scalars.get(LOSS_WEIGHT, 1))
-        self._losses.metrics_row.add(loss, weight)
-        self._losses.checkpoint.add(loss, weight)
+        self.losses.metrics_row.add(loss, weight)
+        self.losses.checkpoint.add(loss, weight)
         of_update = read_tally(np.asarray(tally))
-        self._ledger.add(step - 1, of_update, self._sampler.source_names)
+        self.ledger.add(step - 1, of_update, self.sampler.source_names)
         self._step = step
         if not is_skipped:  # a checkpoint holds the numbers of what it was trained on
             self._last = scalars
-        self._logger.progress(step, self._total_steps, loss)
-        if step % self._log_every == 0 or step in self._always:
+        self.logger.progress(step, self.sampler.total_steps, loss)
+        if step % self.log_every == 0 or step in self._always:
             # The terminal needs `total_steps` from `progress` to show the metrics row.
-            self._logger.metrics(head("train", step), self._train_row(step, scalars))
-        self._after_read(step)
+            self.logger.metrics(head("train", step), self._train_row(step, scalars))
+        self.after_read(step)
 
     def _train_row(
         self, step: int, scalars: Mapping[str, jax.Array]
@@ -237,19 +226,19 @@ class Recorder:
         on a thread of the log, because totals by source and copies from a device take
         time.
         """
-        stream = self._read_stats()
+        stream = self.read_stats()
         times = stream.waited_s, stream.read_s, stream.assemble_s, stream.transfer_s
         before = self._row_at
         now = self._row_at = _Moment(step, time.perf_counter(), times)
         excluded, self._excluded = self._excluded, defaultdict(float)
         collected_s, self._collected_s = self._collected_s, 0.0
-        loss_mean = self._losses.metrics_row.close()
-        ledger = self._ledger.close()
+        loss_mean = self.losses.metrics_row.close()
+        ledger = self.ledger.close()
         step_s = now.training_s(before, excluded) / max(now.step - before.step, 1)
-        lag = self._stragglers.lag(step, step_s)
+        lag = self.stragglers.lag(step, step_s)
 
         def values() -> dict[str, Any]:
-            fed = fed_fields(self._sampler, step)
+            fed = fed_fields(self.sampler, step)
             new_tokens = fed["tokens"] - self._tokens(before.step)
             rates = _rates(before, now, excluded, new_tokens)
             timed = {**excluded, "gc_s": collected_s}
@@ -261,22 +250,22 @@ class Recorder:
                 **{name: float(value) for name, value in scalars.items()},
                 **(mean if math.isfinite(loss_mean) else {}),
                 **fed,
-                **ledger.fields(self._sampler.source_names),
+                **ledger.fields(self.sampler.source_names),
                 "step_s": step_s,
                 **rates,
                 **{name: s for name, s in timed.items() if s >= _LEAST_SHOWN_S},
-                **self._machine.fields(rates["tokens_per_s"]),
+                **self.machine.fields(rates["tokens_per_s"]),
                 **lag,
             }
 
         return values
 
     def _tokens(self, step: int) -> int:
-        return sum(self._sampler.delivered_tokens(step).values())
+        return sum(self.sampler.delivered_tokens(step).values())
 
     def _rows_of_batch(self, step: int) -> Iterator[BatchRow]:
-        for row in range(self._sampler.shape(step)[0]):
-            location = self._sampler.locate(step, row)
+        for row in range(self.sampler.shape(step)[0]):
+            location = self.sampler.locate(step, row)
             documents = tuple(int(document) for document in location.documents)
             yield BatchRow(
                 row, location.source, location.start, location.stop, documents
