@@ -67,9 +67,7 @@ def log_of(runs: Path) -> str:
     return (runs / "b" / "run" / "system.log").read_text()
 
 
-@pytest.mark.parametrize(
-    "name", ["run@4", "run/checkpoints@4", "run/checkpoints/4", "run/checkpoints/4/"]
-)
+@pytest.mark.parametrize("name", ["run@4", "run/checkpoints@4", "run/checkpoints/4/"])
 def test_a_branch_without_an_edit_ends_as_its_parent(
     parent: Trainer, runs: Path, name: str
 ) -> None:

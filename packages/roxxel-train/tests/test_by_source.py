@@ -96,10 +96,7 @@ def losses(row: dict[str, Any]) -> dict[str, float]:
     return {name: x for name, x in row.items() if name.startswith("loss/")}
 
 
-@pytest.mark.parametrize(("parts", "devices"), [(1, 8), (4, 2)])
-def test_losses_of_sources_are_those_that_a_person_computes(
-    tmp_path: Path, parts: int, devices: int
-) -> None:
+def test_losses_of_sources_are_those_that_a_person_computes(tmp_path: Path) -> None:
     data = curriculum(tmp_path)
 
     trainer(
@@ -107,8 +104,8 @@ def test_losses_of_sources_are_those_that_a_person_computes(
         curriculum=data,
         loss_fn=by_position,
         log_every=3,
-        grad_accum_steps=parts,
-        mesh=mesh_of(devices),
+        grad_accum_steps=4,
+        mesh=mesh_of(2),
     ).run()
 
     before = 0

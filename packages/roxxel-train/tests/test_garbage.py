@@ -121,9 +121,9 @@ def interrupt(_: int) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("is_enabled", [True, False])
 @pytest.mark.parametrize(
-    ("act", "ending"), [(fail, OSError), (interrupt, KeyboardInterrupt)]
+    ("act", "ending", "is_enabled"),
+    [(fail, OSError, True), (interrupt, KeyboardInterrupt, False)],
 )
 def test_every_ending_leaves_collection_as_it_was(
     tmp_path: Path,

@@ -84,7 +84,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("at", [3, 7, 31])
+@pytest.mark.parametrize("at", [7, 31])
 def test_rows_of_a_run_that_goes_on_are_those_of_an_unbroken_one(
     tmp_path: Path, unbroken: Path, at: int
 ) -> None:

@@ -61,14 +61,11 @@ def skipped(folder: Path) -> list[int]:
     return [int(step) for step in re.findall(r"step (\d+): a spike \(", log)]
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_spikes_are_those_of_a_hand_computation(
-    tmp_path: Path, num_devices: int
-) -> None:
+def test_spikes_are_those_of_a_hand_computation(tmp_path: Path) -> None:
     run = trainer(
         tmp_path,
         PHASES,
-        mesh=mesh_of(num_devices),
+        mesh=mesh_of(2),
         loss_fn=None,
         train_step=draw,
         skip_spikes=RULE,
