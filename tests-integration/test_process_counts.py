@@ -190,16 +190,6 @@ def test_all_processes_collect_garbage_after_the_same_steps_and_at_no_other_time
             assert [x for x in process["collected"] if 0 < x < 15] == [4, 8, 12]
 
 
-def test_processes_of_one_host_compile_each_update_once(
-    runs: Mapping[int, Run],
-) -> None:
-    for run in runs.values():
-        first, *others = [process["compiled"] for process in run.seen]
-        assert len(first) == len(PHASES) + 1
-        # Whether the parameters are finite, a program of milliseconds.
-        assert others == [["jit_is_finite"]] * len(others)
-
-
 def test_only_the_first_process_writes_and_speaks(
     spread: Run,
 ) -> None:

@@ -3,15 +3,13 @@
     several.py DATA RUN SEEN
 
 What each process read, which files of the run it opened to write, how many numbers of
-each array JAX gathered from all processes to compare them, after which steps Python
-collected garbage, and which programs it compiled ahead, it leaves in
-`SEEN/<process>.json`.
+each array JAX gathered from all processes to compare them, and after which steps Python
+collected garbage, it leaves in `SEEN/<process>.json`.
 """
 
 import gc
 import json
 import os
-import re
 import sys
 import zlib
 from pathlib import Path
@@ -31,19 +29,12 @@ data, run, seen = map(Path, sys.argv[1:])
 written = set()
 gathered = [0]
 collected = []
-compiled = []
-compile_ahead = jax.stages.Lowered.compile
 assert_equal = multihost_utils.assert_equal
 
 
 def watched_assert_equal(tree, *rest, **options):
     gathered.extend(np.size(x) for x in jax.tree.leaves(tree))
     return assert_equal(tree, *rest, **options)
-
-
-def watched_compile(lowered, *arguments, **options):
-    compiled.append(re.search("module @([a-z_]*)", lowered.as_text())[1])
-    return compile_ahead(lowered, *arguments, **options)
 
 
 def watch(event, arguments):
@@ -76,7 +67,6 @@ class Watched(Roxxel):
 if __name__ == "__main__":
     sys.addaudithook(watch)
     multihost_utils.assert_equal = watched_assert_equal
-    jax.stages.Lowered.compile = watched_compile
     initialize()
     assert jax.device_count() == 4
     corpora = {name: Watched(data / f"{name}_*.rox") for name in ("web", "code")}
@@ -104,6 +94,5 @@ if __name__ == "__main__":
         "written": sorted(written),
         "gathered": gathered,
         "collected": collected,
-        "compiled": compiled,
     }
     (seen / f"{jax.process_index()}.json").write_text(json.dumps(report))

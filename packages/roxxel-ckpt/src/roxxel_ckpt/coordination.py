@@ -102,21 +102,6 @@ class CoordinationService:
             raise
         return json.loads(text)
 
-    def set_bytes(self, key: str, value: bytes) -> None:
-        """Store bytes under a key; they replace earlier ones."""
-        self.client.key_value_set_bytes(key, value, allow_overwrite=True)
-
-    def get_bytes(self, key: str, timeout_s: float) -> bytes | None:
-        """Wait until a key has bytes; return them, or None after `timeout_s`."""
-        try:
-            return self.client.blocking_key_value_get_bytes(
-                key, _milliseconds(timeout_s)
-            )
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" in str(error):
-                return None
-            raise
-
     def entries(self, prefix: str) -> dict[str, Any]:
         """Return the values whose keys begin with `prefix`, which ends in a slash.
 

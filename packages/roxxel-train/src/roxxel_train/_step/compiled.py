@@ -7,10 +7,8 @@ which the run needs them, so the first step of a phase rarely waits for the comp
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -26,7 +24,6 @@ from roxxel_store.amounts import short_size
 
 from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import AUTOTUNE
-from roxxel_train._step.compiled_once import compiled_once
 from roxxel_train._step.diagnose.calls import explained
 from roxxel_train._step.diagnose.used import (
     found_gradients,
@@ -51,9 +48,6 @@ _ANNOUNCE_AFTER_S = 1.0
 _GPUS = {"gpu", "cuda", "rocm"}
 _LEAST_COMPILED = "jax_persistent_cache_min_compile_time_secs"
 
-# All processes make the same objects in the same order.
-_numbers = itertools.count()
-
 
 def use_compilation_cache() -> list[str]:
     """Turn on JAX's persistent compilation cache unless the user has configured it.
@@ -61,9 +55,9 @@ def use_compilation_cache() -> list[str]:
     By default JAX does not cache programs that compile in less than a second. A start
     compiles dozens of them, most to make the model's arrays, so here the cache takes
     them too. Several processes on the CPU use no cache, because it would serve only
-    process 0. Instead they share what process 0 compiles (`compiled_once`). A user
-    without a home folder, as in many containers, gets no cache, because JAX would warn
-    at every program that it compiles. The result is a sentence that says so.
+    process 0. A user without a home folder, as in many containers, gets no cache,
+    because JAX would warn at every program that it compiles. The result is a sentence
+    that says so.
     """
     settings = jax.config.values
     chosen = settings["jax_compilation_cache_dir"]
@@ -152,8 +146,6 @@ class CompiledAhead:
         self._function = function
         self._mesh = mesh
         self._run_folder = run_folder
-        self._number = next(_numbers)
-        self._is_closed = threading.Event()
         self._has_narrow = any(_is_narrow(x.dtype) for x in jax.tree.leaves(shapes))
         distinct = {_key(batch): batch for batch in batches}
         self._lowered: dict[Any, Any] = {}
@@ -201,7 +193,6 @@ class CompiledAhead:
         """
         if is_debugging():
             return
-        self._is_closed.clear()
         for key in dict.fromkeys(map(_key, batches)):
             if key not in self._compiled:
                 self._compiled[key] = compiler.submit(self._compile, key, done)
@@ -245,7 +236,6 @@ class CompiledAhead:
         A compilation that still runs ends in JAX's cache, where the next start finds
         it.
         """
-        self._is_closed.set()
         for key, future in list(self._compiled.items()):
             if not future.done():
                 future.cancel()
@@ -260,14 +250,7 @@ class CompiledAhead:
     ) -> tuple[Any, CompiledShape]:
         start = time.perf_counter()
         options = kernel_options(self._mesh, self._run_folder)
-        lowered = self._lowered[key]
-        program = compiled_once(
-            f"{self._number}/{list(self._lowered).index(key)}",
-            lowered,
-            self._mesh,
-            lambda: lowered.compile(compiler_options=options or None),
-            self._is_closed.is_set,
-        )
+        program = self._lowered[key].compile(compiler_options=options or None)
         seconds = time.perf_counter() - start
         memory = program.memory_analysis()
         shape = CompiledShape(

@@ -237,10 +237,7 @@ def _difference(
 ) -> str:
     """Describe the first path at which two states differ, as the end of a sentence."""
     for path in [*given, *expected]:
-        if path not in expected:
-            return f"has {path}, for which this model has no parameter"
-        if path not in given:
-            return f"has no {path}, which this model needs"
-        if given[path] != expected[path]:
-            return f"has {path} of shape {given[path]}, and this model {expected[path]}"
+        ours, theirs = (forms.get(path, "nothing") for forms in (given, expected))
+        if ours != theirs:
+            return f"has {ours} at {path}, and this model needs {theirs}"
     return "has another form"
