@@ -240,7 +240,7 @@ def test_scalars_are_named_by_their_path(aux: dict[str, Any]) -> None:
         ),
         (
             LossLast(HALF, jnp.zeros(4)),
-            r"loss_fn returned the loss as an array of shape \(4,\)",
+            r"loss_fn returned 'loss' as an array of shape \(4,\)",
         ),
         ({"loss": jnp.int32(3), "nll": LOSS}, "loss_fn returned a loss of dtype int32"),
         ((), "loss_fn returned an empty tuple"),

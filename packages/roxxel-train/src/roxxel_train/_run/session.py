@@ -446,13 +446,13 @@ class Session:
         """Log doubts about the run, and the costs of its shapes."""
         for problem in self.warnings:
             self.log.warning(problem)
+        notes = [*self.notes]
+        if any(phase.seq_len > plan.longest for phase in plan.phases):
+            notes += plan.notes_on_longest
         rate_at, step = self.state.rate_at, self.state.step
-        decayed = (
-            ()
-            if rate_at is None
-            else events.ended_rate(rate_at, step, plan.total_steps)
-        )
-        for note in (*plan.notes_on_longest, *decayed, *self.notes):
+        if rate_at is not None:
+            notes += events.ended_rate(rate_at, step, plan.total_steps)
+        for note in notes:
             self.log.info(note)
 
     def _commit_start(self) -> None:
