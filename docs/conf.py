@@ -84,3 +84,24 @@ _class: Any = PythonDomain.directives["class"]
 for _field in _class.doc_field_types:
     if _field.name == "variable":
         _field.label = "Attributes"
+
+
+def setup(app: Any) -> None:
+    """Make the navigation of all pages of source code once for each depth.
+
+    Each is outside the tree, and the tree of a page takes 0.1 s.
+    """
+    trees: dict[int, Any] = {}
+
+    def share_tree(_app: Any, page: str, _template: str, context: Any, _: Any) -> None:
+        if page.startswith("_modules/"):
+            make, depth = context["toctree"], page.count("/")
+
+            def tree(**options: Any) -> Any:
+                if depth not in trees:
+                    trees[depth] = make(**options)
+                return trees[depth]
+
+            context["toctree"] = tree
+
+    app.connect("html-page-context", share_tree, priority=100)  # before furo
