@@ -197,14 +197,6 @@ class Bucket:
         self._host, _, root = rest.partition("/")
         self._root = f"{root}/" if root else ""
 
-    def hasty(self, most_s: float = float("inf")) -> Bucket:
-        """Return the same bucket with a shorter time limit.
-
-        The limit is a quarter of this one, but at most `most_s` and at least 1 s.
-        """
-        timeout_s = max(1.0, min(self._timeout_s / 4, most_s))
-        return Bucket(self.url, timeout_s, error=self._error, option=self._option)
-
     def url_of(self, name: str) -> str:
         """Return the URL of an object."""
         return f"{self.url}/{name}"

@@ -114,10 +114,6 @@ class DiskFolder:
         is_replaced = swap_file(self._path / name, data, before)
         return _version_of(data) if is_replaced else None
 
-    def hasty(self) -> DiskFolder:
-        """Return the folder itself: a disk needs no shorter time limit."""
-        return self
-
     def refusal(self, message: str) -> OSError:
         """Return the error for a bucket that ignores conditions."""
         return OSError(message)

@@ -37,8 +37,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from roxxel_store.client import Version
-from roxxel_store.errors import BucketError
-from roxxel_store.records import RecordError, RecordKind, checksum_of
+from roxxel_store.records import RecordError, RecordKind
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -107,8 +106,8 @@ def swap_object(
 ) -> Version | None:
     """Write an object if its version is still `version` (None: no such object).
 
-    The store's answer may be lost, so neither a failure nor a refusal proves anything:
-    if the object then holds `data`, it counts as written.
+    The store's answer may be lost, and the client repeats the request, so a refusal
+    proves nothing: if the object then holds `data`, it counts as written.
 
     Returns:
         The new version, or None if another program has replaced the object.
@@ -118,26 +117,11 @@ def swap_object(
         BucketError: The request failed; unless `is_refused`, it may still take effect.
         OSError: The disk failed.
     """
-    failure: OSError | None = None
-    try:
-        new = bucket.replace(name, data, version)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if isinstance(error, BucketError) and error.is_refused:
-            raise
-        new, failure = None, error
+    new = bucket.replace(name, data, version)
     if new is not None:
         return new
-    try:
-        found = bucket.hasty().get(name)
-    except OSError as error:
-        raise failure or error from None
-    if found.data == data:
-        return found.version
-    if failure is not None and found.version == version:
-        raise failure
-    return None
+    found = bucket.get(name)
+    return found.version if found.data == data else None
 
 
 class Manifest(NamedTuple):
@@ -219,8 +203,8 @@ class Writer:
 
     Example:
         >>> from roxxel_store.client import Bucket
-        >>> Writer(Bucket("s3://my-bucket/run", timeout_s=60)).may_delete
-        True
+        >>> Writer(Bucket("s3://my-bucket/run", timeout_s=60)).has_begun
+        False
 
     Attributes:
         bucket: The folder.
@@ -237,8 +221,6 @@ class Writer:
         self._num_names = 0
         # Names that no manifest lists, once the next swap has succeeded.
         self._dropped: set[str] = set()
-        self._is_settled = True
-        self._is_superseded = False
 
     @property
     def held(self) -> Manifest:
@@ -251,11 +233,6 @@ class Writer:
     def has_begun(self) -> bool:
         """Whether this program has begun; another may have taken over since."""
         return self._held is not None
-
-    @property
-    def may_delete(self) -> bool:
-        """Whether this program is the writer, and none of its swaps is in doubt."""
-        return self._is_settled and not self._is_superseded
 
     @contextlib.contextmanager
     def alone(self, timeout_s: float) -> Generator[None]:
@@ -301,7 +278,6 @@ class Writer:
             BucketError: The bucket fails, or its store ignores conditions.
         """
         with self._lock:
-            self._is_settled, self._is_superseded = True, False
             while True:
                 found, version = _read(self.bucket, self._errors)
                 if version is None and self.bucket.needs_manifest:
@@ -389,9 +365,10 @@ class Writer:
         listed = held.names()
 
         def is_left(name: str) -> bool:
-            if not is_name(name) or name in listed:
+            found = _NAME.fullmatch(name)
+            if found is None or name in listed:
                 return False
-            return _generation(name) < held.generation or name in dropped
+            return int(found[1]) < held.generation or name in dropped
 
         objects, folders = self._names_there()
         self.bucket.delete(filter(is_left, objects))
@@ -411,20 +388,15 @@ class Writer:
 
     def _replace(self, manifest: Manifest, version: Version | None) -> bool:
         """Replace the manifest; return False if it no longer is `version`."""
-        was_settled, self._is_settled = self._is_settled, False
         data = self._packed(manifest)
         try:
             with self.locked():
                 new = swap_object(self.bucket, MANIFEST, data, version)
-        except BucketError as error:
-            self._is_settled = was_settled and error.is_refused
-            raise
         except FileNotFoundError:
             raise self._gone() from None
         if new is None:
             return False
         self._held, self._version = manifest, new
-        self._is_settled = True
         return True
 
     def _check_conditions(self) -> None:
@@ -457,7 +429,6 @@ class Writer:
         if not found.generation:
             raise self._gone()
         if self._held is None or found.writer != self._held.writer:
-            self._is_superseded = True
             host = f" on {found.host}" if found.host else ""
             raise self._errors.superseded(
                 f"{self.bucket.url}: another program{host} has begun to save here, so "
@@ -466,11 +437,8 @@ class Writer:
 
 
 def _read(bucket: SharedFolder, errors: SwapErrors) -> tuple[Manifest, Version | None]:
-    """Return the manifest and its version; read it twice if it arrives damaged."""
     try:
         found = bucket.get(MANIFEST)
-        if checksum_of(found.data) is None:
-            found = bucket.get(MANIFEST)
     except FileNotFoundError:
         return Manifest(), None
     url = bucket.url_of(MANIFEST)
@@ -489,10 +457,3 @@ def _names_in(value: Any) -> Generator[str]:
     elif isinstance(value, list | tuple):
         for each in cast("Iterable[Any]", value):
             yield from _names_in(each)
-
-
-def _generation(name: str) -> int:
-    match = _NAME.fullmatch(name)
-    if match is None:
-        raise AssertionError(f"{name} is no name of `new_name`")
-    return int(match[1])

@@ -11,8 +11,7 @@ several programs save here, the one that begins last wins: the swaps of the othe
 
 Processes need not share a disk. Each process writes its files to a local directory and
 uploads them from there. For a restore, each process downloads the files that its
-devices need, by blocks: the parts of a file that have a CRC-32 of their own. A sealed
-file is JSON that holds its own CRC-32.
+devices need, by blocks: the parts of a file that have a CRC-32 of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -39,15 +37,11 @@ from roxxel_store.swap import (
 from roxxel_ckpt._integrity import LocalFiles, find_missing
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing
-from roxxel_ckpt._place.description import delivered, is_sealed
+from roxxel_ckpt._place.description import delivered
 from roxxel_ckpt.activity import doing
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
-from roxxel_ckpt.errors import (
-    CheckpointBucketError,
-    CheckpointWriteError,
-    brief,
-)
+from roxxel_ckpt.errors import CheckpointWriteError, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -60,8 +54,6 @@ if TYPE_CHECKING:
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
-# The files of a failed save are removed only if the bucket responds in this time.
-_DISCARD_TIMEOUT_S = 15.0
 # A process holds 256 MiB of files that are being uploaded: 16 threads, each with 2
 # parts of 8 MiB.
 _PARTS = 2
@@ -93,11 +85,8 @@ class BucketStep:
         return "finished"
 
     def read(self, name: str) -> bytes:
-        """Return the content of a sealed file; read it twice if it arrives damaged."""
-        data = self.bucket.read(f"{self.name}/{name}")
-        if not is_sealed(data):  # it arrived damaged
-            data = self.bucket.read(f"{self.name}/{name}")
-        return data
+        """Return the content of a sealed file."""
+        return self.bucket.read(f"{self.name}/{name}")
 
     def sizes(self) -> dict[str, int]:
         """Return the number of bytes of every file, by its path in the step."""
@@ -117,10 +106,7 @@ class BucketStep:
         )
 
     def _download(self, directory: Path, digests: Mapping[str, FileDigest]) -> None:
-        """Download files by blocks; download a damaged block once more.
-
-        The digests decide later whether the files are sound.
-        """
+        """Download files by blocks; the digests decide later whether they are sound."""
 
         def prepare(name: str) -> None:
             path = directory / name
@@ -130,13 +116,11 @@ class BucketStep:
                     os.ftruncate(file.fileno(), digests[name].num_bytes)
 
         def download(block: tuple[str, int, int, int]) -> None:
-            name, start, stop, crc = block
+            name, start, stop, _ = block
             path = directory / name
             try:
                 with doing(f"read {self.bucket.url_of(self.name)}/{name}"):
                     data = self.bucket.read(f"{self.name}/{name}", (start, stop))
-                    if zlib.crc32(data) != crc:
-                        data = self.bucket.read(f"{self.name}/{name}", (start, stop))
             except FileNotFoundError:
                 path.unlink(missing_ok=True)
                 return
@@ -224,11 +208,9 @@ class BucketFolder:
     def staged(self, step: int, attempt: str, process: int) -> Generator[Path]:
         """Yield a local directory for the files of this process.
 
-        At the end, the files stay in `local`, or are removed. After an error, process 0
-        also removes what was uploaded. These files stay if the bucket does not respond
-        soon, if the step was committed before the error, if the swap that commits it
-        may still take effect, or if another program has begun. A later save removes
-        those that the manifest does not list.
+        At the end, the files stay in `local`, or are removed. What a failed save has
+        uploaded, a later save removes, unless the manifest lists it: the failed commit
+        may still have taken effect.
         """
         directory = self._copies.directory() / f"{step}.{attempt}"
         # Ignore an error here: this save then also fails to create its files in the
@@ -240,16 +222,9 @@ class BucketFolder:
         except BaseException:
             self._copies.drop(directory, keep=False)
             if process == 0:
-                self._discard(directory.name)
+                self._writer.drop([directory.name])
             raise
         self._copies.drop(directory, keep=True)
-
-    def _discard(self, name: str) -> None:
-        """Remove the uploaded files of a failed save, if no commit can need them."""
-        self._writer.drop([name])
-        if self._writer.may_delete and name not in self._writer.held.names():
-            with contextlib.suppress(CheckpointBucketError):
-                self._bucket.hasty(_DISCARD_TIMEOUT_S).delete_folder(name)
 
     def deliver(self, staging: Path) -> None:
         """Upload the files of this process, several at a time."""

@@ -609,15 +609,6 @@ def sealed(body: Any) -> str:
     return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
 
 
-def is_sealed(text: bytes) -> bool:
-    """Return whether a text holds a value and the value's correct CRC-32."""
-    try:
-        record = parse_value(text, "", "")
-        return record["crc32"] == crc_of(record["body"])
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
 def unsealed(place: object, name: str, read: Callable[[str], bytes]) -> Any:
     """Return the value sealed in a file of a step.
 
