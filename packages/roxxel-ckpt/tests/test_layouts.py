@@ -56,13 +56,6 @@ def refused(step: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return str(error.value)
 
 
-def inner(chunk: list[int]) -> Callable[[Any], None]:
-    def edit(layout: Any) -> None:
-        layout["codecs"][0]["configuration"]["chunk_shape"] = chunk
-
-    return edit
-
-
 def grid(chunk: list[Any]) -> Callable[[Any], None]:
     def edit(layout: Any) -> None:
         layout["chunk_grid"]["configuration"]["chunk_shape"] = chunk
@@ -75,19 +68,13 @@ def grid(chunk: list[Any]) -> Callable[[Any], None]:
     [
         lambda layout: layout.update(shape=[10**12, 8]),
         lambda layout: layout.update(shape=[64]),
-        lambda layout: layout.update(shape=[10**12, 8]) or grid([1, 1])(layout),
         lambda layout: layout.update(data_type="float64"),
-        lambda layout: layout.update(data_type=None),
         lambda layout: layout.update(chunk_grid={}),
         grid([0, 8]),
-        grid([-64, 8]),
-        grid([1e300, 8]),
         grid([64]),
         grid([10**12, 8]),
-        inner([1, 1]),
-        inner([0, 0]),
     ],
-    ids=range(13),
+    ids=range(7),
 )
 def test_a_layout_that_differs_from_its_description_is_damage(
     step: Path, edit: Callable[[Any], None], capsys: pytest.CaptureFixture[str]
@@ -113,18 +100,6 @@ def test_a_description_that_differs_from_its_layout_is_damage(
     assert cli.main(["export", str(step), str(out)]) == 1
 
     assert "int64[1000000000000]" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("num_bytes", [3, 1 << 20])
-def test_a_chunk_of_an_impossible_size_is_damage(
-    step: Path, num_bytes: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (step / WEIGHTS / "c" / "0" / "0").write_bytes(bytes(num_bytes))
-    seal(step)
-
-    said = refused(step, capsys)
-
-    assert f"{WEIGHTS}/c/0/0 has {num_bytes} bytes" in said
 
 
 @pytest.mark.parametrize(

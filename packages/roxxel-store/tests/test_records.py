@@ -38,7 +38,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 NAMES = st.text().filter(lambda name: name not in {"format", "version", "crc32"})
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), st.booleans(), st.booleans())
 def test_a_record_gives_back_its_members(
     members: dict[str, Any], is_sealed: bool, is_ascii: bool
@@ -160,7 +160,7 @@ def test_a_file_gives_its_record(tmp_path: Path) -> None:
 def test_a_pipe_or_a_folder_is_no_record_and_nothing_waits(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.json")
 
-    with pytest.raises(RecordError, match=r"run\.json: is a named pipe.*; restore it"):
+    with pytest.raises(RecordError, match=r"run\.json: is a pipe or .*; restore it"):
         OPEN.read(tmp_path / "run.json")
     with pytest.raises(RecordError, match=r"is a folder.*; restore it"):
         OPEN.read(tmp_path)
