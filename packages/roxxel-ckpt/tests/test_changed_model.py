@@ -88,7 +88,7 @@ def test_gone_leaves_are_dropped_and_listed(
 
 def test_strict_refuses_any_difference(folder: Path) -> None:
     for depth, difference in (
-        (1, "only in the checkpoint: model/blocks/1/bias"),
+        (1, "model/blocks/1/bias: only in the checkpoint"),
         (3, "not in the checkpoint"),
     ):
         model, optimizer = make(depth=depth)

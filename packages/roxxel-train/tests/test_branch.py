@@ -218,7 +218,7 @@ def test_an_optimizer_of_another_structure_is_refused(runs: Path) -> None:
         branch(runs, pair=(model, optimizer))
 
     assert str(caught.value).startswith(f"branch_from='{runs}/run@4': ")
-    assert "only in the checkpoint: optimizer/" in str(caught.value)
+    assert ": only in the checkpoint" in str(caught.value)
     assert str(caught.value).endswith("start with the weights that match")
 
 

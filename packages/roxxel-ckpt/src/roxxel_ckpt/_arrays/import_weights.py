@@ -86,19 +86,16 @@ def _check_same(
     path: Path, header: dict[str, Any], wanted: dict[str, LeafSpec]
 ) -> None:
     """Raise CheckpointMismatchError unless names, shapes and dtypes are equal."""
-    kinds = {name: safetensors_dtype(spec) for name, spec in wanted.items()}
-    other = [
-        f"{name} is {header[name]['dtype']}{header[name]['shape']} in the file and "
-        f"{spec} in the model"
+    in_file = {name: f"{e['dtype']}{e['shape']}" for name, e in header.items()}
+    in_model = {
+        name: f"{safetensors_dtype(spec)}{list(spec.shape)}"
         for name, spec in wanted.items()
-        if name in header
-        and [header[name]["dtype"], header[name]["shape"]]
-        != [kinds[name], list(spec.shape)]
-    ]
+    }
     problems = [
-        *other,
-        *(f"{name} is not in the file" for name in wanted if name not in header),
-        *(f"{name} is not in the model" for name in header if name not in wanted),
+        f"{name} is {in_file.get(name, 'absent')} in the file and "
+        f"{in_model.get(name, 'absent')} in the model"
+        for name in {**in_model, **in_file}
+        if in_file.get(name) != in_model.get(name)
     ]
     if problems:
         more = len(problems) - _MOST_NAMED

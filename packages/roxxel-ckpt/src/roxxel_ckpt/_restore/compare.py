@@ -196,20 +196,20 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
     if options.strict and not report.is_exact:
         raise CheckpointMismatchError(
             f"{location}: the checkpoint does not match this model exactly "
-            f"({_summary(report)})",
+            f"({_listed(_differences(report))})",
             "omit strict=True to restore the leaves that match",
         )
     if report.mismatched and options.on_mismatch == "error":
         raise CheckpointMismatchError(
             f"{location}: {_number_of(report.mismatched)} another shape or dtype "
-            f"({_listed(_mismatches(report), 1)})",
+            f"({_listed(_differences(report), 1)})",
             "build the model with the saved sizes, or keep the values that it has now "
             'in these leaves with Checkpointer.restore(on_mismatch="keep")',
         )
     if not report.restored:
         raise CheckpointMismatchError(
             f"{location}: no leaf of the checkpoint fits this model "
-            f"({_summary(report)})",
+            f"({_listed(_differences(report))})",
             "restore a checkpoint of this model",
         )
 
@@ -238,12 +238,11 @@ def check_loadable(
 
     `without_values` names the leaves of `like` that have a shape and no values.
     """
-    missing = report.new if strict else [n for n in report.new if n in without_values]
-    problems = [
-        *_mismatches(report),
-        *(f"{name}: only in `like`" for name in missing),
-        *(f"{name}: only in the checkpoint" for name in report.dropped if strict),
-    ]
+    problems = _differences(
+        report
+        if strict
+        else dataclasses.replace(report, new=tuple(without_values), dropped=())
+    )
     if not report.restored and not problems:
         problems = ["they have no leaf in common"]
     if problems:
@@ -256,10 +255,15 @@ def check_loadable(
         )
 
 
-def _mismatches(report: RestoreReport) -> list[str]:
+def _differences(report: RestoreReport) -> list[str]:
+    """Return a line for each leaf that differs, first those of another shape."""
     return [
-        f"{name}: {saved} in the checkpoint, {live} now"
-        for name, saved, live in report.mismatched
+        *(
+            f"{name}: {saved} in the checkpoint, {live} now"
+            for name, saved, live in report.mismatched
+        ),
+        *(f"{name}: not in the checkpoint" for name in report.new),
+        *(f"{name}: only in the checkpoint" for name in report.dropped),
     ]
 
 
@@ -271,16 +275,3 @@ def _listed(lines: Sequence[str], num_shown: int = _LINES_IN_ERROR) -> str:
     more = len(lines) - num_shown
     shown = "; ".join(lines[:num_shown])
     return f"{shown}{f'; and {more} more' if more > 0 else ''}"
-
-
-def _summary(report: RestoreReport) -> str:
-    parts = [
-        f"{label} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-        for label, names in (
-            ("another shape or dtype:", [name for name, _, _ in report.mismatched]),
-            ("not in the checkpoint:", list(report.new)),
-            ("only in the checkpoint:", list(report.dropped)),
-        )
-        if names
-    ]
-    return "; ".join(parts)
