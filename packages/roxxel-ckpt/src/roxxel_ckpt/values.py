@@ -106,11 +106,6 @@ def fault_of(step: Step | str, logged: str | None = None) -> str | None:
         recorded = (description.extra or {}).get(STATE_DIGEST)
         if logged is None and recorded is None:
             return damage_of(step)
-        if None not in {logged, recorded} and logged != recorded:
-            return damage_of(step) or (
-                f"its description has the state digest {recorded}, and the log of the "
-                f"run has {logged} at step {description.step}: this run did not save it"
-            )
         with step.opened() as some:
             misfit = _misfit(some, leaves, digests)
         if misfit is not None:
@@ -118,15 +113,14 @@ def fault_of(step: Step | str, logged: str | None = None) -> str | None:
         found = _state_digest(step, leaves, digests)
     except CheckpointDamagedError as error:
         return problem_of(error, step.location)
-    wrong = f"its arrays have the state digest {found}"
-    if logged is not None:
-        wrong += (
-            f", and the log of the run has {logged} at step {description.step}: this "
-            "run did not save them"
+    if logged not in {None, found}:
+        return (
+            f"its arrays have the state digest {found}, and the log of the run has "
+            f"{logged} at step {description.step}: this run did not save them"
         )
-    else:
-        wrong += f" and not {recorded}"
-    return None if found == (logged or recorded) else wrong
+    if recorded not in {None, found}:
+        return f"its arrays have the state digest {found} and not {recorded}"
+    return None
 
 
 def _state_digest(

@@ -85,9 +85,13 @@ class Candidate:
 
     def check_fits(self, options: Options) -> None:
         """Raise a CheckpointMismatchError if the options forbid this candidate."""
-        location = self.step.location
+        location, report = self.step.location, self.report
         check_form(location, self.saved, self.live.specs)
-        check_restorable(self.report, location, options)
+        if options.is_load:
+            blank = self.live.without_values(report.new)
+            check_loadable(report, location, blank, strict=options.strict)
+        else:
+            check_restorable(report, location, options)
 
     def check_continues(self) -> None:
         """Raise a CheckpointMismatchError if the live state cannot continue here."""
@@ -315,13 +319,6 @@ class Restorer:
         description, saved = described_whole(step)
         specs = {} if live is None else live.specs
         report = plan_restore(step.number, saved, specs, options and options.rename)
-        if live is not None and options is not None:
-            check_form(location, saved, specs)
-            if options.is_load:
-                blank = live.without_values(report.new)
-                check_loadable(report, location, blank, strict=options.strict)
-            else:
-                check_restorable(report, location, options)
         old_name = {new: old for old, new in report.renamed.items()}
         source = {
             name: old_name.get(name, name)
@@ -337,8 +334,13 @@ class Restorer:
                 else None
                 for name, stored in source.items()
             }
-        live = live or StateTree({})
-        return Candidate(live, step, files, description, report, source, targets, saved)
+        tree = live or StateTree({})
+        found = Candidate(
+            tree, step, files, description, report, source, targets, saved
+        )
+        if live is not None and options is not None:
+            found.check_fits(options)
+        return found
 
     def _check(self, candidate: Candidate) -> None:
         """Raise an error if a file that this process reads is damaged."""
