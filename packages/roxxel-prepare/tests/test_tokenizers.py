@@ -82,7 +82,7 @@ def test_a_pipe_is_not_a_tokenizer(tmp_path: Path) -> None:
     os.mkfifo(pipe)
 
     for name in (pipe, tmp_path):
-        with pytest.raises(ShardError, match=f"^{pipe}: is a named pipe, not a regul"):
+        with pytest.raises(ShardError, match=f"^{pipe}: is a pipe or a device, not"):
             Roxxel(tmp_path / "a.rox").write(["a"], tokenizer=name)
 
 

@@ -34,14 +34,7 @@ THREADS = 16
 _WILDCARD = re.compile(r"[*?[]")
 _DIGITS = re.compile(r"([0-9]+)")
 _DRAFT = re.compile(rf"\.(.*?)(?:~[0-9a-f]{{8}})?{re.escape(DRAFT_SUFFIX)}", re.DOTALL)
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _REMEDY = "check the path"
 POINTER_BYTES = 1024
 """Git LFS treats no larger file as a pointer."""
@@ -132,24 +125,16 @@ def open_file(
         remedy: What the message tells the reader to do.
 
     Raises:
-        ValueError: The path is a folder, a pipe, a device or a socket, or the file is a
-            pointer of Git LFS. An `error` is raised instead.
+        ValueError: The path is a folder, a pipe or a device, or the file is a pointer
+            of Git LFS. An `error` is raised instead.
         OSError: The file is missing, or cannot be opened.
     """
-    try:
-        fd = os.open(path, _FLAGS | os.O_NONBLOCK)
-    except BlockingIOError:
-        # Another process has a lease on the file; a blocking open waits for its end.
-        fd = os.open(path, _FLAGS)
-    except OSError as failure:
-        if failure.errno == errno.ENXIO:  # Opening a socket failed.
-            mode = os.stat(path).st_mode  # noqa: PTH116 - paths may be texts
-            raise error(_not_regular(path, mode, remedy)) from None
-        raise
+    fd = os.open(path, _FLAGS)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise error(_not_regular(path, status.st_mode, remedy))
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
+        raise error(f"{os.fspath(path)}: is {kind}, not a regular file; {remedy}")
     if status.st_size <= POINTER_BYTES:
         try:
             check_no_pointer(path, os.pread(fd, POINTER_BYTES, 0), error)
@@ -178,11 +163,6 @@ def read_file(
         f"{os.fspath(path)}: has {size} bytes, more than the limit of {max_bytes}; "
         f"{remedy}"
     )
-
-
-def _not_regular(path: str | os.PathLike[str], mode: int, remedy: str) -> str:
-    kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
-    return f"{os.fspath(path)}: is {kind}, not a regular file; {remedy}"
 
 
 def names_in(folder: Path) -> list[str]:

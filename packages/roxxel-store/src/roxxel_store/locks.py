@@ -109,13 +109,11 @@ def held(
     *,
     is_shared: bool = False,
     busy: str | None = None,
-    wait_for_exclusive: bool = False,
 ) -> Generator[None]:
     """Wait for a lock file and hold it; make the file if it does not exist.
 
     With `busy`, does not wait, but raises BlockingIOError with this text if the lock is
-    held. With `wait_for_exclusive` it still waits for an exclusive holder: only `clean`
-    is one, for a short time, while writers share the lock for long.
+    held.
 
     Raises:
         OSError: The file system has no working locks.
@@ -123,16 +121,14 @@ def held(
     operation = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     if busy is not None:
         operation |= fcntl.LOCK_NB
-    fd = _locked(path, operation, busy or "", wait_for_exclusive=wait_for_exclusive)
+    fd = _locked(path, operation, busy or "")
     try:
         yield
     finally:
         os.close(fd)
 
 
-def _locked(
-    path: Path, operation: int, busy: str = "", *, wait_for_exclusive: bool = False
-) -> int:
+def _locked(path: Path, operation: int, busy: str) -> int:
     """Lock a file by `flock` with `operation`, and return its descriptor.
 
     With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held.
@@ -144,11 +140,7 @@ def _locked(
             if _is_same_file(fd, path):
                 return fd
         except BlockingIOError:
-            is_shared = _can_share(fd)
             os.close(fd)
-            if wait_for_exclusive and not is_shared:
-                with held(path, is_shared=True):
-                    continue
             raise BlockingIOError(busy) from None
         except OSError as error:
             os.close(fd)
@@ -165,14 +157,6 @@ def _locked(
             os.close(fd)
             raise
         os.close(fd)  # Try again: the file was renamed or removed during the wait.
-
-
-def _can_share(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

@@ -163,12 +163,12 @@ class OnDisk:
 
     @contextlib.contextmanager
     def alone(self, busy: str) -> Generator[bool]:
-        """Keep writers out; raise BlockingIOError(busy) if one writes.
+        """Keep writers out; raise BlockingIOError(busy) if one writes, or cleans.
 
-        Waits for other cleaners. Yields whether writers are kept out. If so, list
+        Yields whether writers are kept out. If so, list
         again: an earlier listing may be old.
         """
-        with held(self._writers, busy=busy, wait_for_exclusive=True):
+        with held(self._writers, busy=busy):
             yield True
 
     def note(self, *, is_committed: bool) -> None:
