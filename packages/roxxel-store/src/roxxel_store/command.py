@@ -281,7 +281,6 @@ class CommandParser(argparse.ArgumentParser):
         commands: Mapping[str, Callable[[argparse.Namespace], int | None]],
         arguments: Sequence[str] | None,
         expected: tuple[type[Exception], ...],
-        sentence: Callable[[Exception], str] | None = None,
     ) -> int:
         """Parse a command line, run its command, and return the exit code.
 
@@ -289,7 +288,6 @@ class CommandParser(argparse.ArgumentParser):
             commands: What each command does with its options.
             arguments: Words after the program's name; None for `sys.argv[1:]`.
             expected: Classes of the errors that are meant for users.
-            sentence: As for `run_command`.
         """
         prepare_streams()
         options = self.parse_command(commands, arguments)
@@ -297,7 +295,6 @@ class CommandParser(argparse.ArgumentParser):
             self.prog,
             lambda: commands[options.command](options),
             lambda error: isinstance(error, expected),
-            sentence or sentence_of,
         )
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - the base has overloads
@@ -423,30 +420,20 @@ def terminal_width() -> int | None:
 def sentence_of(error: Exception) -> str:
     """Return the text of an error; `path: reason` for an error of the system.
 
+    The argument `exist=` of Python becomes an option.
+
     Example:
         >>> sentence_of(OSError(28, "No space left on device", "a.rox"))
         'a.rox: No space left on device'
-    """
-    if type(error).__module__ == "builtins" and isinstance(error, OSError):
-        path = error.filename2 or error.filename
-        if error.strerror:
-            return error.strerror if path is None else f"{path}: {error.strerror}"
-    return str(error)
-
-
-def spelled(error: Exception) -> str:
-    """Return the text of an error, with `exist=` of Python as an option.
-
-    Example:
-        >>> spelled(ValueError('a.rox: exists already; use exist="replace"'))
+        >>> sentence_of(ValueError('a.rox: exists already; use exist="replace"'))
         'a.rox: exists already; use --exist replace'
     """
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
-        remedy = "; check the path" if error.errno == errno.ENOENT else ""
-        return f"{error.filename}: {what}{remedy}"
+    if isinstance(error, OSError) and error.strerror:
+        path = error.filename2 or error.filename
+        text = error.strerror if path is None else f"{path}: {error.strerror}"
+        return f"{text}; check the path" if error.errno == errno.ENOENT else text
     if isinstance(error, MemoryError) and not str(error):
-        return "needs more memory than this process can get; use fewer --workers"
+        return "needs more memory than this process can get; use fewer workers"
     return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
 
 
@@ -574,17 +561,10 @@ def prepare_streams() -> None:
     """Make both streams usable; call this function first in a command.
 
     A warning, such as that of a library, is printed as one line from now on. A daemon
-    may start a program without standard output (`>&-`): the text then goes nowhere, and
-    no file that the program opens takes the place of the stream. A character that a
-    stream cannot encode is printed as its escape.
+    may start a program without standard output (`>&-`): the text then goes nowhere. A
+    character that a stream cannot encode is printed as its escape.
     """
     warnings.showwarning = show_warning
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            # `open` returns the lowest free descriptor, which is this one.
-            os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

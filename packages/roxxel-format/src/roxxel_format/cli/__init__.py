@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import EXPECTED, CommandParser, interruptible, spelled
+from roxxel_store.command import EXPECTED, CommandParser, interruptible
 
 from roxxel_format.cli.reading import cat, info, verify
 from roxxel_format.cli.writing import clean, copy
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
         The exit code.
     """
     found = parser(prog)
-    return found.run(found.acts, arguments, EXPECTED, spelled)
+    return found.run(found.acts, arguments, EXPECTED)
 
 
 def parser(prog: str) -> CommandParser:

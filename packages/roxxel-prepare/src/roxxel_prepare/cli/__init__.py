@@ -20,7 +20,6 @@ from roxxel_store.command import (
     check_none,
     interruptible,
     positive,
-    spelled,
 )
 from roxxel_store.screen import note, say
 from roxxel_store.signature import given
@@ -56,7 +55,7 @@ def main(
         The exit code.
     """
     found = parser(prog)
-    return found.run(found.acts, arguments, EXPECTED, spelled)
+    return found.run(found.acts, arguments, EXPECTED)
 
 
 def parser(prog: str) -> CommandParser:
