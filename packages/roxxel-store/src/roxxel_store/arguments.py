@@ -43,7 +43,7 @@ def as_integer(
     try:
         number = operator.index(value)
     except TypeError as failure:
-        raise TypeError(f"{name} must be {what}, got {_shown(value)}") from failure
+        raise TypeError(f"{name} must be {what}, got {shown_value(value)}") from failure
     if least is not None and number < least:
         raise error(f"{name} must be at least {least}, got {number}")
     return number
@@ -98,7 +98,7 @@ def _in_words(value: object) -> str:
     return str(value)
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value for a message; if it prints several lines, return its type."""
     text = repr(value)
     return text if "\n" not in text else f"a {type(value).__name__}"

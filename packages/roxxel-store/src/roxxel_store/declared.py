@@ -32,7 +32,7 @@ from typing import (
     get_type_hints,
 )
 
-from roxxel_store.arguments import nearest
+from roxxel_store.arguments import nearest, shown_value
 
 Key = str | int
 """A key of a table, or the index of an entry of an array."""
@@ -273,7 +273,7 @@ def find_wrong(value: Any, kind: Any) -> Wrong | None:
     deeper = [x for x in inner if x.keys or x.unknown or x.is_missing]
     if deeper:
         return deeper[0]
-    text = f"must be {described(kind)}, got {_shown(value)}"
+    text = f"must be {described(kind)}, got {shown_value(value)}"
     if isinstance(value, str) and (hint := nearest(value, _words(kind))):
         text = f"{text}; {hint}"
     return Wrong((), text, is_type=all(x.is_type for x in inner))
@@ -485,12 +485,6 @@ def _described_number(rule: Rule) -> str:
     if rule.at_least is not None:
         return f"a finite number of {rule.at_least:g} or more"
     return "a finite number"
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message; if it prints several lines, return its type."""
-    text = repr(value)
-    return text if "\n" not in text else f"a {type(value).__name__}"
 
 
 def _listed(word: str, known: Sequence[str]) -> str:
