@@ -356,19 +356,6 @@ def test_a_description_with_wrong_values_is_damage(
     assert checkpointer(tmp_path).restore() == 1
 
 
-def test_a_time_that_no_calendar_has_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with checkpointer(tmp_path) as saving:
-        save_all(saving, 1)
-    commit = tmp_path / "1" / "checkpoint.json"
-    body = json.loads(commit.read_text())["body"]
-    commit.write_text(description.sealed({**body, "saved_at": 1e308}))
-
-    assert main(["ls", str(tmp_path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["saved_at"] == "-"
-
-
 def test_a_checkpoint_of_a_later_format_is_not_guessed_at(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

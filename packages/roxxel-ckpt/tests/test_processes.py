@@ -68,8 +68,9 @@ NOT_STARTED = (
     "earlier checkpoints are unchanged"
 )
 LOST_FILES = (
-    "the files of process 1 are not in run, so the step could not be restored; give "
-    "checkpoint_path a folder on a disk that all processes share"
+    "the files of all processes are not in run (digests/1.json is missing), so the "
+    "step could not be restored; give checkpoint_path a folder on a disk that all "
+    "processes share"
 )
 REPLACED = (
     "CheckpointDamagedError: {}/2: cannot be used because it was replaced while the "

@@ -43,13 +43,6 @@ def named_for_deletion(text: str) -> tuple[Folder, int]:
     return folder, number
 
 
-def holds_none(folder: Folder) -> CheckpointNotFoundError:
-    """Return the error for a folder without steps."""
-    return CheckpointNotFoundError(
-        f"{folder}: is not a checkpoint and holds none; {NAME_A_FOLDER}"
-    )
-
-
 def named_steps(text: str) -> list[Step]:
     """Return the step that a text names, or all steps of a folder or run."""
     head, number = split_step(text)
@@ -66,7 +59,9 @@ def named_steps(text: str) -> list[Step]:
     step = step_at(folder)
     if step is not None and step.state != "foreign":
         return [step]
-    raise holds_none(folder)
+    raise CheckpointNotFoundError(
+        f"{folder}: is not a checkpoint and holds none; {NAME_A_FOLDER}"
+    )
 
 
 def named_step(text: str) -> Step:

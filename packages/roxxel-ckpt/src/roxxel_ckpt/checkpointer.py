@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
 from roxxel_ckpt._names import STATE_ROOT
@@ -590,18 +590,6 @@ class Checkpointer:
     def is_saving(self) -> bool:
         """Whether a save is in flight, so that the next `save` would wait for it."""
         return self._last is not None and not self._last.has_ended
-
-    @property
-    def mngr(self) -> NoReturn:
-        """Say in an error which methods replace those of Orbax's manager.
-
-        Raises:
-            AttributeError: Always.
-        """
-        raise AttributeError(
-            "a Checkpointer has no Orbax manager; use its own steps(), latest_step, "
-            "best_step, metrics(step), wait() and close()"
-        )
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, oldest first."""

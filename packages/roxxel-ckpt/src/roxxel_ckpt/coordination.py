@@ -151,8 +151,6 @@ class Channel:
         # The turn to which this process has contributed nothing yet.
         self._turn = 0
         self._ended: str | None = None
-        # Turns count agreements. This is the first turn whose values still exist.
-        self._first_kept = 0
         _channels.add(self)
         at_exit(_leave)
 
@@ -257,17 +255,10 @@ class Channel:
             service.set(f"{keys}answer", answer)
             return answer, late
         answer, failed = _decide(messages, decide)
-        self._publish(service, turn, answer)
+        service.set(f"{keys}answer", answer)
+        if turn:  # all processes have reported now, so they have read the last answer
+            service.delete(self._keys(turn - 1))
         return answer, failed
-
-    def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
-        """Publish an answer after every process has reported in this turn."""
-        service.set(f"{self._keys(turn)}answer", answer)
-        # All processes have reported in this turn, so they have read the earlier
-        # answers.
-        for earlier in range(self._first_kept, turn):
-            service.delete(self._keys(earlier))
-        self._first_kept = turn
 
 
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()

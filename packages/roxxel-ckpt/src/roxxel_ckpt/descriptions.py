@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.files import in_parallel
+from roxxel_store.output import replace_file
 from roxxel_store.urls import checked_url
 
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.bucket import BucketFolder
-from roxxel_ckpt._place.copies import write_copy
+from roxxel_ckpt._place.copies import storing
 
 if TYPE_CHECKING:
     import os
@@ -52,8 +53,10 @@ def fetch_descriptions(
 
     def copy(step: Step) -> None:
         with contextlib.suppress(FileNotFoundError):  # the object is gone
-            data = step.read(COMMIT_FILE)
-            write_copy(target / str(step.number) / COMMIT_FILE, data)
+            data, path = step.read(COMMIT_FILE), target / str(step.number) / COMMIT_FILE
+            with storing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(path, data)
 
     in_parallel(copy, steps.values())
     return list(steps)

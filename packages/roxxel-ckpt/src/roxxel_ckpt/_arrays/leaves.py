@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _NUMBERS = (bool, int, float, complex)
 # Subclasses of np.ndarray may carry more than numbers, such as a mask.
 _ARRAYS = (np.ndarray, np.memmap)
-_COMMON = {"float64", "complex128"}  # which `longdouble` is on some machines
-
 # `StateTree.release` deletes only arrays of at least this size, because smaller arrays
 # would free little memory.
 _RELEASED_BYTES = 1 << 16
@@ -131,11 +129,8 @@ def _spec(name: str, leaf: Any) -> LeafSpec:
 
 
 def _can_be_stored(dtype: Any) -> bool:
-    if dtype == np.bool_ or jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        return True
-    # Zarr has no type for the long floats of some machines.
-    is_long = dtype in {np.dtype(np.longdouble), np.dtype(np.clongdouble)}
-    return jnp.issubdtype(dtype, np.number) and (not is_long or dtype.name in _COMMON)
+    kinds = (np.bool_, np.number, jax.dtypes.prng_key)
+    return any(jnp.issubdtype(dtype, kind) for kind in kinds)
 
 
 def _to_stored(name: str, leaf: Any) -> Any:

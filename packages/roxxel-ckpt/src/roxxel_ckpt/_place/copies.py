@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.files import matches_in
 from roxxel_store.locks import lock_folder, try_lock, unlock_folder
-from roxxel_store.output import replace_file
 from roxxel_store.swap import is_name
 
 from roxxel_ckpt.errors import CheckpointWriteError, brief
@@ -103,17 +102,6 @@ class Copies:
             if self.claim(directory):
                 shutil.rmtree(directory, ignore_errors=True)
                 self._release(directory)
-
-
-def write_copy(path: Path, data: bytes) -> None:
-    """Write a file and create its directory; another thread sees all of it or nothing.
-
-    Raises:
-        CheckpointWriteError: The local disk refuses the file.
-    """
-    with storing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data)
 
 
 @contextlib.contextmanager

@@ -22,13 +22,13 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import in_parallel, read_file
 from roxxel_store.records import MAX_BYTES, as_json, is_count, parse_value
 
-from roxxel_ckpt._integrity import FileDigest, digests_from_json
+from roxxel_ckpt._integrity import FileDigest, digests_from_json, problem_of
 from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -160,7 +160,6 @@ class BestRule:
         mode: `"min"` if lower is better, `"max"` if higher is better.
 
     Raises:
-        TypeError: `metric` is not text.
         ValueError: `mode` is neither `"min"` nor `"max"`.
 
     Example:
@@ -172,8 +171,6 @@ class BestRule:
     mode: Literal["min", "max"] = "min"
 
     def __post_init__(self) -> None:
-        if not isinstance(cast("Any", self.metric), str | None):
-            raise TypeError(f"metric must be a str or None, got {self.metric!r}")
         if self.mode not in {"min", "max"}:
             raise ValueError(f'mode must be "min" or "max", got {self.mode!r}')
 
@@ -383,8 +380,7 @@ def read_description(directory: Path) -> Description:
 
 def described(step: Step) -> Description:
     """Read the description of a step; raises the errors of `read_description`."""
-    body = unsealed(step.location, COMMIT_FILE, step.read)
-    return _description(step.location, step.number, body)
+    return described_whole(step)[0]
 
 
 def _description(place: object, number: int | None, body: Any) -> Description:
@@ -443,11 +439,7 @@ def described_whole(step: Step) -> tuple[Description, dict[str, LeafSpec]]:
 
 def digests_of(step: Step, description: Description) -> dict[str, FileDigest]:
     """Return the digests of all files by name, or raise CheckpointDamagedError."""
-
-    def read(process: int) -> dict[str, FileDigest]:
-        return _digests(step, process, description.digests[process])
-
-    return _merged(in_parallel(read, range(len(description.digests))))
+    return _digests_of_all(step, description.digests)
 
 
 def delivered(
@@ -460,17 +452,20 @@ def delivered(
     Raises:
         CheckpointWriteError: Process 0 does not see the files of another process.
     """
+    try:
+        return _digests_of_all(step, digests)
+    except CheckpointDamagedError as error:
+        raise CheckpointWriteError(
+            f"the files of all processes are not in {folder} "
+            f"({problem_of(error, step.location)}), so the step could not be restored; "
+            f"{folder.not_shared_remedy}"
+        ) from error
 
-    def read(process: int) -> dict[str, FileDigest]:
-        try:
-            return _digests(step, process, digests[process])
-        except CheckpointDamagedError as error:
-            raise CheckpointWriteError(
-                f"the files of process {process} are not in {folder}, so the step "
-                f"could not be restored; {folder.not_shared_remedy}"
-            ) from error
 
-    return _merged(in_parallel(read, range(len(digests))))
+def _digests_of_all(step: Step, crcs: Sequence[int]) -> dict[str, FileDigest]:
+    """Return the digests of all files; `crcs` are those of each process's digests."""
+    parts = in_parallel(lambda each: _digests(step, *each), enumerate(crcs))
+    return {name: digest for part in parts for name, digest in part.items()}
 
 
 def _digests(step: Step, process: int, crc: int) -> dict[str, FileDigest]:
@@ -487,10 +482,6 @@ def _digests(step: Step, process: int, crc: int) -> dict[str, FileDigest]:
             f"{step.location}: {name} holds no digests of a step ({e}); restore "
             "another step"
         ) from e
-
-
-def _merged(parts: list[dict[str, FileDigest]]) -> dict[str, FileDigest]:
-    return {name: digest for part in parts for name, digest in part.items()}
 
 
 def finished(folder: Folder) -> dict[int, Step]:
@@ -545,10 +536,6 @@ def descriptions(
         for step in steps.values()
         if isinstance(each := results[step], Description)
     }
-    if any(isinstance(each, CheckpointDamagedError) for each in found.values()):
-        # Another program may have dropped the step after the steps were listed.
-        now = folder.steps()
-        found = {n: each for n, each in found.items() if now.get(n) == steps[n]}
     return {
         number: Description(number, {}, None, {}, -math.inf)
         if isinstance(each, CheckpointError)
@@ -577,10 +564,6 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
             continue
         try:
             checked[str(name)] = float(value)
-        except OverflowError as error:
-            raise ValueError(
-                f"metrics_dict[{name!r}] is larger than any float; give a float"
-            ) from error
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"metrics_dict[{name!r}] must be a number, got {type(value).__name__}"

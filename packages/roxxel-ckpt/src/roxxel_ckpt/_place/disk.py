@@ -94,9 +94,9 @@ class LocalFolder:
         """
         writer = self._writer
         with writer.alone(self._timeout_s):
-            if seen is not None or not writer.has_begun:
-                self._make()
             try:
+                if seen is not None or not writer.has_begun:
+                    make_folder(self.path)
                 if writer.ensure_begun(seen):
                     self._tidy()
                 attempt = writer.new_name()
@@ -104,7 +104,10 @@ class LocalFolder:
             except CheckpointError:
                 raise
             except OSError as error:
-                raise self._cannot_hold(error) from error
+                raise CheckpointWriteError(
+                    f"{self}: cannot hold checkpoints ({error.strerror or error}); "
+                    "give checkpoint_path a folder that this process may write to"
+                ) from error
             try:
                 yield attempt
             finally:
@@ -258,12 +261,6 @@ class LocalFolder:
             what = f"{self}: leftovers of earlier saves"
             _logger.warning("%s: cannot be deleted (%s)", what, brief(error))
 
-    def _make(self) -> None:
-        try:
-            make_folder(self.path)
-        except OSError as error:
-            raise self._cannot_hold(error) from error
-
     def _tidy(self) -> None:
         """Finish what a killed program had begun to replace or to delete."""
         self._warn_of_gone_steps()
@@ -276,12 +273,6 @@ class LocalFolder:
                 else:
                     self._drop([replaced])
         self._collect()
-
-    def _cannot_hold(self, error: OSError) -> CheckpointWriteError:
-        return CheckpointWriteError(
-            f"{self}: cannot hold checkpoints ({error.strerror or error}); "
-            "give checkpoint_path a folder that this process may write to"
-        )
 
 
 def _merge(source: Path, target: Path) -> None:

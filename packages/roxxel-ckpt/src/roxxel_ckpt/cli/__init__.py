@@ -461,8 +461,5 @@ def _known(spec: LeafSpec) -> int:
 def _local_time(description: Description) -> str:
     if not math.isfinite(description.saved_at):
         return "-"
-    try:
-        moment = dt.datetime.fromtimestamp(description.saved_at).astimezone()
-    except (OverflowError, ValueError, OSError):  # no calendar has this time
-        return "-"
+    moment = dt.datetime.fromtimestamp(description.saved_at).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S")
