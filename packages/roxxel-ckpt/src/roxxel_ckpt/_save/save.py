@@ -33,7 +33,6 @@ from roxxel_ckpt._place.description import (
 from roxxel_ckpt.coordination import (
     Channel,
     at_exit,
-    process_count,
     process_index,
 )
 from roxxel_ckpt.devices import NoRoomError, copied
@@ -132,9 +131,6 @@ def check_shared(
     CheckpointWriteError.
     """
     with contextlib.ExitStack() as held:
-        if process_count() == 1:
-            _only_writer(folder, held, seen())
-            return
 
         def write(_: list[None]) -> str:
             return _only_writer(folder, held, seen())
