@@ -115,7 +115,9 @@ def test_a_fork_of_the_program_does_not_say_that_the_program_ends(
 
 # The fork server imports once; every program is then a process of its own.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([__name__, "roxxel_ckpt", "jax", "flax.nnx"])
+CONTEXT.set_forkserver_preload(
+    [__name__, "roxxel_ckpt.checkpointer", "orbax.checkpoint", "flax.nnx"]
+)
 
 
 def save_until_killed(folder: Path, pipe: Connection) -> None:
@@ -145,7 +147,7 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng, whole = random.Random(1), 0
-    for _ in range(int(os.environ.get("ROXXEL_CKPT_KILLS", "5"))):
+    for _ in range(int(os.environ.get("ROXXEL_CKPT_KILLS", "3"))):
         listener, pipe = CONTEXT.Pipe(duplex=False)
         program = CONTEXT.Process(target=save_until_killed, args=(tmp_path, pipe))
         program.start()

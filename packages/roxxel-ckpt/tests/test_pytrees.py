@@ -38,7 +38,7 @@ def params(value: float = 0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("num_devices", [1, 4])
 @given(data=st.data())
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_nesting_comes_back_bit_for_bit(
     num_devices: int, data: st.DataObject
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_leaf_may_have_any_name(tmp_path: Path, names: list[str]) -> None:
         max_leaves=8,
     )
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_two_names_of_leaves_meet_in_a_file(tree: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_names(Path(folder), tree)

@@ -18,7 +18,7 @@ from .helpers import make
 if TYPE_CHECKING:
     from pathlib import Path
 
-DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "int8", "uint32", "bool", "complex64")
+DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "uint32", "bool", "complex64")
 
 
 class Values(nnx.Module):
