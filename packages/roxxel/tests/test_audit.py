@@ -148,13 +148,11 @@ def test_a_flipped_token_names_the_steps(
 
     said = capsys.readouterr()
     assert "steps 20 to 29 differ; " in said.out
-    first, *others = said.out.splitlines()
-    step = re.search(rf"; steps? (\d+).*: {re.escape(str(shard))}: block ", first)
-    assert step is not None
-    assert len(first) < len(str(shard)) + 160
-    assert others  # the block is read in several intervals, and described in the first
-    assert all(line.endswith(f": the damage of step {step[1]}") for line in others)
-    assert any(re.search(r"[ ,]23[,:]", line) for line in (first, *others))
+    found = said.out.splitlines()
+    damage = rf"; steps? \d+.*: {re.escape(str(shard))}: block "
+    assert len(found) > 1  # the block is read in several intervals
+    assert all(re.search(damage, line) for line in found)
+    assert any(re.search(r"[ ,]23[,:]", line) for line in found)
     assert "intervals of its log differ from what the corpora hold now; " in said.err
 
 

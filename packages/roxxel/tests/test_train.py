@@ -70,7 +70,6 @@ def test_a_config_is_trained_lengthened_and_complete(
     config.write_text(CONFIG.replace("steps = 2", "steps = 3"))
     assert main(["train", str(config)]) == 0
     shown = capsys.readouterr().out
-    assert "phase 1: steps 4-6 of 1 x 16" in shown  # the schedule changed
     assert "done: 7 of 7 steps" in shown
     assert kept_configs(run) == [0, 6]
     assert "steps = 2" in (RunFolder(run).config_text(6) or "")

@@ -15,8 +15,6 @@ from roxxel.cli import main
 from roxxel_store.screen import shown
 from roxxel_train import RunFolderError
 
-from .tokenizer_kinds import WORDS, tokenizer_kinds
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -168,23 +166,6 @@ def test_where_says_what_it_searched_if_it_finds_nothing(
     out, err = capsys.readouterr()
     assert [each["found"] for each in lines(out)] == [0, 0]
     assert "no source of the run holds this text" in err
-
-
-def test_where_says_that_the_tokenizer_has_no_tokens_for_a_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    web = Roxxel(tmp_path / "web_*.rox")
-    words = tokenizer_kinds()["words without special tokens"]
-    web.write([" ".join(WORDS * 20)], tokenizer=words, separator=None)
-    model = nnx.Embed(len(WORDS), 2, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    curriculum = Curriculum(web, [Phase(2, 1, 9)])
-    Trainer(model, optimizer, curriculum, loss_fn, tmp_path / "run").run()
-
-    text = said(capsys, "where", tmp_path / "run", "--text", "alphabet")
-
-    assert "no source of the run holds this text" in text
-    assert "the tokenizer of 'self' cannot write it" in text
 
 
 def test_where_counts_every_place_and_lists_as_many_as_the_limit(

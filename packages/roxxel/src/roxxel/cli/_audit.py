@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.values import STATE_DIGEST
@@ -16,7 +15,7 @@ from roxxel.cli._runs import Sources, opened
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from roxxel_train.audit import Audit, Difference
+    from roxxel_train.audit import Audit
 
     from roxxel.runs.run import Run
 
@@ -93,23 +92,7 @@ def _show(result: Audit, strange: Sequence[str], *, is_json: bool) -> None:
         return
     for line in strange:
         say(line)
-    first_steps: dict[str, int] = {}
     for difference in result.differences:
-        say(str(_without_repeats(difference, first_steps)))
+        say(str(difference))
     if result.is_sound:
         say(f"{result.num_steps} steps: the corpora hold what the run was fed")
-
-
-def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Difference:
-    """Return a difference, without repeating errors of earlier differences.
-
-    A repeated error becomes the words "the damage of step N". `first_steps` maps each
-    error to the first step with it, and gets the new errors.
-    """
-    shown = dict(first_steps)
-    damage: dict[int, str] = {}
-    for step, error in difference.damage.items():
-        first_steps.setdefault(error, step)
-        is_shown = error in shown
-        damage[step] = f"the damage of step {shown[error]}" if is_shown else error
-    return replace(difference, damage=damage)

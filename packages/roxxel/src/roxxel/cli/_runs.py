@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -279,36 +278,20 @@ def chosen_documents(
         if not any(holding.values()):
             raise RunFolderError(
                 f"{run}: no source of the run holds the text {text!r} "
-                f"{searched_words(text, corpora, run, tokenizer)}"
+                f"{searched_words(corpora)}"
             )
         for source, numbers in holding.items():
             found.setdefault(source, []).extend(sorted(numbers))
     return found
 
 
-def searched_words(
-    text: str,
-    corpora: Mapping[str, TokenReader],
-    run: str,
-    tokenizer: str | None,
-) -> str:
+def searched_words(corpora: Iterable[str]) -> str:
     """Describe what was searched, for a text that no source contains."""
-    names = ", ".join(corpora)
-    said = (
-        f"(searched: {names}; exactly, in the text that `roxxel format cat` prints, so "
-        "spaces, capitals, and whether an accent is a character of its own count)"
+    return (
+        f"(searched: {', '.join(corpora)}; exactly, in the text that `roxxel format "
+        "cat` prints, so spaces, capitals, and whether an accent is a character of its "
+        "own count)"
     )
-    for name, corpus in corpora.items():
-        codec = codec_of(name, corpus, run, tokenizer)
-        written = None
-        # The libraries raise bare Exception for a text that has no tokens.
-        with contextlib.suppress(Exception):
-            written = codec.decode(codec.encode(text)).decode(errors="replace")
-        if written is None:
-            return f"{said}; the tokenizer of {name!r} cannot write it"
-        if written.strip() != text.strip():
-            return f"{said}; the tokenizer of {name!r} writes it as {written!r}"
-    return said
 
 
 def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:

@@ -105,8 +105,7 @@ def train(
             raise ConfigError(f"{declared.file}: the run is not ready; see above")
         return
     if is_first:
-        is_new = before is not None and _reads_otherwise(declared, before[1])
-        _begin(declared, trainer.plan(), is_whole=is_new)
+        _begin(declared, trainer.plan())
     ending = _trained(trainer)
     if is_first:
         _say_ending(declared, ending)
@@ -204,32 +203,12 @@ def _say_beginning(config: RunConfig) -> None:
         )
 
 
-def _begin(config: RunConfig, plan: Plan, *, is_whole: bool) -> None:
+def _begin(config: RunConfig, plan: Plan) -> None:
     """Print what the run will read."""
-    if is_whole:
-        tell(str(plan))
-    else:
-        tell(plan.brief)
-        whole = shown_command("plan", str(config.file), *set_again(config.changes))
-        tell(f"the whole plan: {whole}")
+    tell(plan.brief)
+    whole = shown_command("plan", str(config.file), *set_again(config.changes))
+    tell(f"the whole plan: {whole}")
     tell("")
-
-
-def _reads_otherwise(config: RunConfig, used: RunConfig) -> bool:
-    """Return whether the run's last start had another schedule, seed or sources."""
-    return any(
-        getattr(used, name) != getattr(config, name)
-        for name in ("schedule", "sources", "readers", "seed")
-    )
-
-
-def _kept(config: RunConfig) -> str:
-    """Describe which checkpoints stay."""
-    each = config.trainer.keep_every
-    if each is None:
-        return "the newest and the best"
-    steps = " steps" if isinstance(each, int) else ""
-    return f"the newest, the best, and one every {each}{steps}"
 
 
 def _say_ending(config: RunConfig, text: str) -> None:
@@ -238,30 +217,16 @@ def _say_ending(config: RunConfig, text: str) -> None:
     tell(text)
     tell("")
     tell(f"In {shlex.quote(str(folder))}:")
-    tell(f"  checkpoints/   model and optimizer: {_kept(config)}")
+    tell("  checkpoints/   model and optimizer")
     tell("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
     tell("  system.log     what happened when")
     tell("  config.toml    the config that was used last, to edit and train again")
     tell(f"Write a report: {shown_command('report', str(folder))}")
     # A branch that has begun continues without the other run.
     changes = [each for each in config.changes if not each.startswith(BRANCH)]
-    if any(each.startswith("phases") for each in changes):
-        # Typed again without more steps, the same changes would train nothing.
-        key, size = _size_of_last_phase(config)
-        changes = [each for each in changes if not each.startswith(f"{key}=")]
-        changes.append(f"{key}={2 * size}")
-        tell(f"Train longer:   raise {key}, which is {size}, as here:")
-    else:
-        tell(
-            f"Train longer:   raise the steps of the last phase in {config.file}, then"
-        )
     again = shown_command("train", str(config.file), *set_again(changes))
+    tell(
+        f"Train longer:   raise the steps of the last phase, in {config.file} or by "
+        "--set, then"
+    )
     tell(f"                {again}")
-
-
-def _size_of_last_phase(config: RunConfig) -> tuple[str, float]:
-    """Return the key of what sets the steps of the last phase, and its value."""
-    phases = config.schedule.phases
-    sizes = {name: getattr(phases[-1], name) for name in ("steps", "epochs", "tokens")}
-    [(name, size)] = ((n, x) for n, x in sizes.items() if x is not None)
-    return f"phases.{len(phases) - 1}.{name}", size

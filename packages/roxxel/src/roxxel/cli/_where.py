@@ -234,8 +234,7 @@ def _search(
         names = ", ".join(shown.corpora)
         tell(f"no source of the run holds these ids (searched: {names})")
     elif text is not None and not num_found:
-        searched = searched_words(text, shown.corpora, shown.name, tokenizer)
-        tell(f"no source of the run holds this text {searched}")
+        tell(f"no source of the run holds this text {searched_words(shown.corpora)}")
     num_unread, num_rest = num_tried - len(listed), num_found - num_tried
     if num_unread:
         until = shown.until
