@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 def begin(folder: QuickstartFolder, steps: int = 20) -> RunConfig:
     """Begin a run of fake corpora in a folder."""
     config = new_config(folder.path, steps)
-    with folder.claimed():
-        folder.staged.mkdir()
-        (folder.staged / "library.rox").write_text(f"{steps} steps")
-        folder.replace_run()
-        folder.write(config)
+    folder.begin()
+    (folder.path / "data").mkdir()
+    (folder.path / "data" / "library.rox").write_text(f"{steps} steps")
+    folder.write(config)
     return config
 
 
@@ -51,13 +50,6 @@ def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(QuickstartError, match="is a file, and a run needs a folder"):
-        QuickstartFolder(tmp_path / "file")
-
-
 def test_a_new_run_replaces_the_old_one(tmp_path: Path) -> None:
     folder = QuickstartFolder(tmp_path)
     begin(folder)
@@ -71,7 +63,7 @@ def test_a_new_run_replaces_the_old_one(tmp_path: Path) -> None:
     assert folder.config() == config
     assert (tmp_path / "data" / "library.rox").read_text() == "40 steps"
     names = sorted(p.name for p in tmp_path.iterdir())
-    assert names == ["config.toml", "data", "quickstart.lock"]
+    assert names == [".quickstart", "config.toml", "data"]
 
 
 def test_other_files_are_left_and_the_run_beside_them_too(tmp_path: Path) -> None:
@@ -81,7 +73,7 @@ def test_other_files_are_left_and_the_run_beside_them_too(tmp_path: Path) -> Non
     before = sorted(tmp_path.rglob("*"))
 
     with pytest.raises(QuickstartError, match=r"holds notes.txt beside the run"):
-        folder.replace_run()
+        folder.begin()
 
     assert sorted(tmp_path.rglob("*")) == before
     assert folder.config() == config
@@ -98,7 +90,7 @@ def test_everything_that_a_trainer_makes_is_removed_with_the_run(
     begin(folder)
 
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["config.toml", "data", "quickstart.lock"]
+    assert names == [".quickstart", "config.toml", "data"]
 
 
 def test_a_start_that_was_interrupted_is_not_a_run(tmp_path: Path) -> None:
@@ -144,15 +136,6 @@ def test_a_quickstart_that_does_not_name_its_primary_goes_on(tmp_path: Path) -> 
     assert config is not None
     assert config.schedule.primary == "self"
     assert [*config.sources] == ["self", "docstrings"]
-
-
-def test_two_quickstarts_do_not_share_a_folder(tmp_path: Path) -> None:
-    with (
-        QuickstartFolder(tmp_path).claimed(),
-        pytest.raises(QuickstartError, match="another quickstart is running"),
-        QuickstartFolder(tmp_path).claimed(),
-    ):
-        pass
 
 
 @pytest.mark.parametrize("steps", [2, 3, 20, 500, 100_000])

@@ -134,7 +134,6 @@ def test_a_complete_run_can_be_planned_and_trained_by_its_config(
     [
         (("--steps", "3"), r"was started with --steps 4, and 3 is less"),
         (("--steps", "1000000"), r"--steps 1000000: phase .*epochs"),
-        (("--steps", "1000000", "--fresh"), r"--steps 1000000: phase .*epochs"),
     ],
 )
 def test_steps_that_cannot_be_are_one_sentence_and_leave_the_run(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import shutil
 import sysconfig
 import warnings
 from dataclasses import dataclass
@@ -142,11 +141,10 @@ def write_corpora(folder: Path, library: Library) -> None:
     """Write `library.rox`, `docstrings.rox` and `held_out.rox`, and nothing else.
 
     Args:
-        folder: Folder of the corpora, created if missing, and emptied.
+        folder: Folder of the corpora, which does not exist yet.
         library: The documents.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir()
     prose = (docstrings(document) for document in library.train)
     corpora: dict[str, Iterable[bytes]] = {
         "library": (document.content for document in library.train),

@@ -1,21 +1,18 @@
 """The folder of a quickstart run, and the run's config.
 
-`quickstart.lock` marks the folder of a quickstart. If a folder is not empty and has no
-`quickstart.lock`, the quickstart refuses the folder and changes nothing in it. A new
-run writes `config.toml` last. If this file is missing, the earlier start was
-incomplete, and the quickstart starts again.
+`.quickstart` marks the folder of a quickstart. If a folder is not empty and has no
+`.quickstart`, the quickstart refuses the folder and changes nothing in it. A new run
+writes `config.toml` last. If this file is missing, the earlier start was incomplete,
+and the quickstart starts again.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum import Phase, Schedule
-from roxxel_store.locks import open_lock, try_lock
 from roxxel_store.output import replace_file
 from roxxel_store.urls import check_on_disk
 from roxxel_train import RunFolder
@@ -29,7 +26,6 @@ from roxxel.config import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
 MODEL = "roxxel.models:llama"
@@ -44,16 +40,15 @@ MIN_STEPS = 2
 """Minimum steps of a run: one for each phase."""
 
 _CONFIG = "config.toml"
-_DATA = "data"
-_STAGED = "data.new"
+DATA = "data"
 
-LIBRARY = f"{_DATA}/library.rox"
+LIBRARY = f"{DATA}/library.rox"
 """The first corpus of a run, as a path in the run's folder."""
 
-_LOCK = "quickstart.lock"
+_MARK = ".quickstart"
 _OURS = frozenset(
     {
-        *(_CONFIG, _CONFIG + ".tmp", _DATA, _STAGED, _LOCK),
+        *(_CONFIG, _CONFIG + ".tmp", DATA, _MARK),
         # Written by `roxxel train` and `roxxel report`.
         "report.html",
         *RunFolder.NAMES,
@@ -70,14 +65,13 @@ class QuickstartError(ValueError):
     """A request is invalid or does not fit the folder; nothing was changed."""
 
 
-def new_config(path: Path, steps: int, data: str = _DATA) -> RunConfig:
+def new_config(path: Path, steps: int) -> RunConfig:
     """Return the config of a new run: short contexts first, then long ones.
 
     Args:
         path: Folder of the run.
         steps: Steps of the whole run. The intervals of logging, evaluation and
             checkpoints are computed from this number.
-        data: Folder of the corpora below `path`.
     """
     boundary = max(1, steps * 7 // 10)
     phases = (
@@ -89,8 +83,8 @@ def new_config(path: Path, steps: int, data: str = _DATA) -> RunConfig:
     return RunConfig(
         file=path / _CONFIG,
         sources={
-            "library": (f"{data}/library.rox",),
-            "docstrings": (f"{data}/docstrings.rox",),
+            "library": (LIBRARY,),
+            "docstrings": (f"{DATA}/docstrings.rox",),
         },
         # After 20 epochs a small model has memorised the code.
         schedule=Schedule(phases, max_epochs=20, primary="library"),
@@ -103,7 +97,7 @@ def new_config(path: Path, steps: int, data: str = _DATA) -> RunConfig:
             checkpoint_every=max(5, steps // 10),
         ),
         eval=EvalConfig(
-            {"self": (f"{data}/held_out.rox",)}, Schedule((Phase(8, 4, 1024 + 1),))
+            {"self": (f"{DATA}/held_out.rox",)}, Schedule((Phase(8, 4, 1024 + 1),))
         ),
     )
 
@@ -128,7 +122,7 @@ class QuickstartFolder:
         path: The folder; it need not exist.
 
     Raises:
-        QuickstartError: The path is a URL or a file, or the folder has other content.
+        QuickstartError: The path is a URL, or the folder has other content.
 
     >>> from pathlib import Path
     >>> QuickstartFolder(Path("new")).config() is None
@@ -139,13 +133,8 @@ class QuickstartFolder:
         remedy = "a quickstart needs a folder on a disk; give another --out"
         check_on_disk(str(path), remedy, QuickstartError)
         self.path = path
-        self.staged = path / _STAGED
-        if path.exists() and not path.is_dir():
-            raise QuickstartError(
-                f"{path}: is a file, and a run needs a folder; give another --out"
-            )
         names = self._names()
-        if names and _LOCK not in names:
+        if names and _MARK not in names:
             raise QuickstartError(
                 f"{path}: holds {_listed(names)} and is not a quickstart run; "
                 "give another --out"
@@ -170,31 +159,6 @@ class QuickstartFolder:
             )
         return config
 
-    @contextmanager
-    def claimed(self) -> Generator[None]:
-        """Create the folder, and hold `quickstart.lock` against other quickstarts.
-
-        Raises:
-            QuickstartError: Another quickstart is running in the folder, or the folder
-                cannot be written.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = open_lock(self.path / _LOCK)
-        except OSError as error:
-            raise QuickstartError(
-                f"{self.path}: cannot be written ({error.strerror}); give another --out"
-            ) from error
-        try:
-            if try_lock(lock) is False:
-                raise QuickstartError(
-                    f"{self.path}: another quickstart is running in this "
-                    "folder; wait until it ends, or give another --out"
-                )
-            yield
-        finally:
-            os.close(lock)
-
     def check_removable(self) -> None:
         """Check that the folder holds only the files of a run.
 
@@ -208,21 +172,22 @@ class QuickstartFolder:
                 "removes nothing; move these files away, or give another --out"
             )
 
-    def replace_run(self) -> None:
-        """Remove the run, and rename the staged corpora to the next run's data folder.
+    def begin(self) -> None:
+        """Create the folder with its mark, or remove the run that it holds.
 
         Raises:
             QuickstartError: The folder holds other files too.
         """
         self.check_removable()
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / _MARK).touch()
         # Remove the config first: without a config, the remaining files are not a run.
-        for name in (_CONFIG, *sorted(_OURS - {_CONFIG, _LOCK, _STAGED})):
+        for name in (_CONFIG, *sorted(_OURS - {_CONFIG, _MARK})):
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        self.staged.rename(self.path / _DATA)
 
     def write(self, config: RunConfig) -> None:
         """Write the config of the run atomically."""

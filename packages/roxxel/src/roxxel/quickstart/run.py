@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shlex
-import shutil
 from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from roxxel.quickstart.corpus import (
     write_corpora,
 )
 from roxxel.quickstart.folder import (
+    DATA,
     DEFAULT_STEPS,
     MIN_STEPS,
     QuickstartError,
@@ -88,21 +88,16 @@ def quickstart(options: Options, say: Say) -> None:
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
     say("")
-    library = None
     if config is None:
-        library = _read(say)
+        config = _begin(folder, options.steps or DEFAULT_STEPS, _read(say))
     else:
         say(f"Continuing the run in {folder.path}.")
-    with folder.claimed():
-        config = _requested(folder, options)
-        if config is None:
-            config = _begin(folder, options, library or _read(say))
-        trainer = make_trainer(config)
-        folder.write(config)
-        _say_beginning(config, trainer, say)
-        summary = trainer.run()
-        _say_ending(folder, trainer, summary, say)
-        _say_farewell(folder, config, options, say)
+    trainer = make_trainer(config)
+    folder.write(config)
+    _say_beginning(config, trainer, say)
+    summary = trainer.run()
+    _say_ending(folder, trainer, summary, say)
+    _say_farewell(folder, config, options, say)
 
 
 def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
@@ -152,17 +147,13 @@ def _read(say: Say) -> Library:
     return read_library(source)
 
 
-def _begin(folder: QuickstartFolder, options: Options, library: Library) -> RunConfig:
-    """Write the corpora of a new run. If the corpora suffice, replace an old run."""
-    steps = options.steps or DEFAULT_STEPS
-    write_corpora(folder.staged, library)
-    try:
-        _check_steps(new_config(folder.path, steps, folder.staged.name))
-    except BaseException:
-        shutil.rmtree(folder.staged)
-        raise
-    folder.replace_run()
-    return new_config(folder.path, steps)
+def _begin(folder: QuickstartFolder, steps: int, library: Library) -> RunConfig:
+    """Write the corpora of a new run, which replaces the folder's run."""
+    folder.begin()
+    write_corpora(folder.path / DATA, library)
+    config = new_config(folder.path, steps)
+    _check_steps(config)
+    return config
 
 
 def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
