@@ -94,5 +94,5 @@ def test_commands_of_the_table_run_on_the_run_of_the_quickstart(
     assert "complete" in printed["train"]
     assert printed["show"].startswith("step 9: ")
     assert len(printed["show"].splitlines()) > 20, "rows with their text"
-    assert "with these tokens, which the run never reads" in printed["where"]
+    assert "with these tokens, which no step reads" in printed["where"]
     assert (tmp_path / "runs/quickstart/report.html").exists()

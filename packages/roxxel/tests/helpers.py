@@ -9,10 +9,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compilation import QUICK_COMPILATION
+from roxxel.config import make_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from roxxel.config import RunConfig
 
 
 def write_library(folder: Path, num_files: int) -> list[str]:
@@ -27,6 +30,10 @@ def write_library(folder: Path, num_files: int) -> list[str]:
         (folder / name).write_text(text, encoding="utf-8")
         names.append(name)
     return names
+
+
+def make_model(config: RunConfig) -> Any:
+    return make_pair(config)[0]
 
 
 def run_python(

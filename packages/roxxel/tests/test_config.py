@@ -23,7 +23,6 @@ from roxxel.config import (
     declaration_of,
     load_config,
     load_schedule,
-    make_model,
     make_trainer,
     open_curriculum,
     open_eval_curriculum,
@@ -36,6 +35,7 @@ from roxxel_train.config import Settings, TrainConfig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+from .helpers import make_model
 from .runs import CONFIG, keep, kept_configs, write_project
 
 OFF = " or None (false in TOML)"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from roxxel import import_safetensors, open_run
 from roxxel.cli import main
-from roxxel.config import make_model, parse_config
+from roxxel.config import parse_config
 from roxxel_format import Roxxel
 
+from .helpers import make_model
 from .runs import write_project
 
 if TYPE_CHECKING:

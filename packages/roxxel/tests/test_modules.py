@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from roxxel.config import load_config, make_model
+from roxxel.config import load_config
+
+from .helpers import make_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,13 +109,13 @@ def test_relative_imports_of_a_package_stay_in_it(tmp_path: Path) -> None:
     assert [width() for width in made] == [(4, -4), (12, -12)]
 
 
-def test_a_folder_is_no_package(tmp_path: Path) -> None:
+def test_a_relative_import_names_a_file_of_the_folder(tmp_path: Path) -> None:
     config = write(
-        tmp_path, {"made.py": "from . import helper" + RETURNED, "helper.py": ""}
+        tmp_path,
+        {"made.py": "from .helper import width" + RETURNED, "helper.py": "width = 4"},
     )
 
-    with pytest.raises(ImportError, match="relative import beyond the folder"):
-        make_model(config)
+    assert make_model(config) == 4
 
 
 def test_a_folder_without_code_hides_no_installed_package(tmp_path: Path) -> None:

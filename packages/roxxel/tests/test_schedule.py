@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel import open_run
 from roxxel.cli import main
-from roxxel.config import load_config, make_model
+from roxxel.config import load_config
 from roxxel_train import RunFolder
 
+from .helpers import make_model
 from .runs import CONFIG, write_project
 
 if TYPE_CHECKING:

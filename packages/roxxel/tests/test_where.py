@@ -181,7 +181,7 @@ def test_where_counts_every_place_and_lists_as_many_as_the_limit(
     assert ten.startswith(counted)
     assert [each.count("self tokens [") for each in (ten, three)] == [10, 3]
     assert "not shown: 54 more places; --limit N" in three
-    unread = every.count("with these tokens, which the run never reads")
+    unread = every.count("with these tokens, which no step reads")
     assert every.count("self tokens [") == 57 or unread == 1
     assert "more place" not in every
     listed = lines(said(capsys, "where", run, "--text", "document", "--json"))

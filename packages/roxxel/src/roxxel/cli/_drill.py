@@ -275,7 +275,7 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
             f"{config.file}: has branch_from, so its first steps are those of another "
             "run; drill the config without branch_from"
         )
-    plan = planned(config)
+    plan = planned(config)[1].plan()
     total_steps = min(steps, plan.total_steps)
     phases = tuple(
         replace(

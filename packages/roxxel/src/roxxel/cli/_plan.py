@@ -36,6 +36,7 @@ from roxxel.config import (
     load_config,
     open_curriculum,
     refused,
+    sampler_of,
     used_config,
 )
 from roxxel.recipe.learning_rate import RECIPE, rate_of
@@ -92,16 +93,16 @@ def plan(
         folder = other_folder
     state = begun_state(declared, folder)
     other_state = begun_state(other, other_folder) if is_diff else state
-    found = planned(declared, state)
-    curriculum = open_curriculum(declared)
+    curriculum, sampler = planned(declared, state)
     check_model_data(declared, curriculum)
     reads: list[Reads] = []
     if is_diff:
         done = max((each or {}).get("step", 0) for each in (state, other_state))
-        before = planned(other, other_state)
-        _show_diff(done, (other, before), (declared, found), is_json=json_)
+        _, before = planned(other, other_state)
+        plans = (other, before.plan()), (declared, sampler.plan())
+        _show_diff(done, *plans, is_json=json_)
     else:
-        reads = _show_plan(declared, curriculum, state, found, scan, is_json=json_)
+        reads = _show_plan(declared, curriculum, sampler, scan, is_json=json_)
     if (state or other_state) and not json_:
         say()
         for each, done in {folder: state, other_folder: other_state}.items():
@@ -118,15 +119,14 @@ def plan(
 def _show_plan(
     config: RunConfig,
     curriculum: Curriculum,
-    state: dict[str, Any] | None,
-    plan: Plan,
+    sampler: Sampler,
     scans: Sequence[str],
     *,
     is_json: bool,
 ) -> list[Reads]:
     """Print a plan; return which of its steps read tokens that scans have found."""
     held_out = compare_held_out(config, curriculum)
-    sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
+    plan = sampler.plan()
     readers = {curriculum.primary: curriculum.primary_streamer}
     readers |= curriculum.mix_streamers
     reads = reads_of(sampler, readers, scans_of(config, scans))
@@ -212,19 +212,12 @@ def _changed_rates(done: int, *planned: tuple[RunConfig, Plan]) -> dict[str, Any
     return {} if same else {"learning_rates": found}
 
 
-def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
-    """Return the plan of a config for a run with the given state.
-
-    For a new run, `state` is None.
-    """
+def planned(
+    config: RunConfig, state: dict[str, Any] | None = None
+) -> tuple[Curriculum, Sampler]:
+    """Return the curriculum of a config, and its sampler for a run of this state."""
     curriculum = open_curriculum(config)
-    try:
-        curriculum.sampler(
-            config.seed, state, config.trainer.fields
-        )  # As the trainer will.
-        return curriculum.plan(config.seed, state)
-    except ValueError as error:
-        raise refused(config, error) from error
+    return curriculum, sampler_of(config, curriculum, state)
 
 
 def _resolved(folder: Path | str) -> Path | str:

@@ -159,50 +159,85 @@ class _Shown(NamedTuple):
         self, found: _Range, places: Iterator[Occurrence], *, is_search: bool
     ) -> None:
         """Print a range's documents, its masked tokens, and where it is read."""
-        corpus, sampler, trained = (
-            self.corpora[found.source],
-            self.sampler,
-            self.run.trained_steps,
-        )
-        documents = corpus.document_spans(found.start, found.stop)
-        numbers = [int(number) for number in documents[:, 0] if number >= 0]
+        corpus, sampler = self.corpora[found.source], self.sampler
+        spans = corpus.document_spans(found.start, found.stop)
+        numbers = [int(number) for number in spans[:, 0] if number >= 0]
         masked = {
-            number: steps
+            number: _pairs(steps)
             for number in numbers
             if (steps := sampler.masked_steps(found.source, number))
         }
-        ranges = sampler.masked_ranges(*found)
+        unread = [
+            {"start": start, "stop": stop, "steps": _pairs(steps)}
+            for (start, stop), steps in sampler.masked_ranges(*found).items()
+        ]
+        listed = [_as_dict(place, self.run.trained_steps) for place in places]
+        facts: dict[str, Any] = {
+            **found._asdict(),
+            "documents": numbers,
+            "withdrawn": masked,
+            "withdrawn_tokens": unread,
+            "read_tokens": _num_covered(listed),
+            "trained_tokens": _num_covered([x for x in listed if x["is_trained"]]),
+            "places": listed,
+        }
         if self.is_json:
-            listed = [_as_dict(place, trained) for place in places]
-            withdrawn = {
-                number: [[each.start, each.stop] for each in steps]
-                for number, steps in masked.items()
-            }
-            withdrawn_tokens = [
-                {
-                    "start": start,
-                    "stop": stop,
-                    "steps": [[each.start, each.stop] for each in steps],
-                }
-                for (start, stop), steps in ranges.items()
-            ]
             names = names_of(corpus, numbers)
-            facts = {
-                "documents": numbers,
-                **({} if names is None else {"names": names}),
-                "withdrawn": withdrawn,
-                "withdrawn_tokens": withdrawn_tokens,
-                **_amounts(listed),
-                "places": listed,
-            }
-            say(json.dumps({**found._asdict(), **facts}))
+            say(json.dumps(facts | ({} if names is None else {"names": names})))
             return
-        named = named_documents(corpus, numbers)
-        _show_masked(found, named, masked, ranges, sampler.total_steps)
-        until = self.until
-        listed = _show(places, trained, until)
-        if listed and not is_search:
-            _say_amounts(found, _amounts(listed), until)
+        say(
+            f"{found.source} tokens [{found.start}, {found.stop}), "
+            f"{named_documents(corpus, numbers)}"
+        )
+        self._say_withdrawn(masked, unread)
+        self._say_places(facts, is_search=is_search)
+
+    def _say_withdrawn(
+        self, masked: Mapping[int, Any], unread: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Print the steps in which documents or tokens are masked."""
+        lines = [
+            (f"document {document} is withdrawn", "its tokens are masked there", steps)
+            for document, steps in masked.items()
+        ]
+        lines += [
+            (
+                f"tokens [{each['start']}, {each['stop']}) are withdrawn",
+                "they are 0 and masked there",
+                each["steps"],
+            )
+            for each in unread
+        ]
+        for what, then, steps in lines:
+            for first, stop in steps:
+                is_last = stop == self.sampler.total_steps
+                until = "on" if is_last else f"to step {stop - 1}"
+                say(f"  {what} from step {first} {until}: {then}")
+
+    def _say_places(self, facts: Mapping[str, Any], *, is_search: bool) -> None:
+        before = "" if self.until is None else f" before step {self.until}"
+        for place in facts["places"]:
+            stop = place["column"] + place["stop"] - place["start"]
+            state = "" if place["is_trained"] else ", not trained yet"
+            say(
+                f"  epoch {place['epoch']}: step {place['step']} row {place['row']} "
+                f"columns [{place['column']}, {stop}), "
+                f"tokens [{place['start']}, {place['stop']}){state}"
+            )
+        if not facts["places"]:
+            say(f"  no step{before} reads these tokens")
+        elif not is_search:
+            read, trained = facts["read_tokens"], facts["trained_tokens"]
+            size = facts["stop"] - facts["start"]
+            so_far = "" if trained == read else f", {trained:,} of them so far"
+            say(
+                f"  {read:,} of {size:,} tokens are read{before} "
+                f"({100 * read / size:.1f} %){so_far}"
+            )
+
+
+def _pairs(steps: Sequence[range]) -> list[list[int]]:
+    return [[each.start, each.stop] for each in steps]
 
 
 def _search(
@@ -230,23 +265,22 @@ def _search(
     for found, places in listed:
         shown.range(found, places, is_search=True)
     tell = note if shown.is_json else say
-    if not num_found and text is None:
-        names = ", ".join(shown.corpora)
-        tell(f"no source of the run holds these ids (searched: {names})")
-    elif text is not None and not num_found:
-        tell(f"no source of the run holds this text {searched_words(shown.corpora)}")
+    if not num_found:
+        searched = f"(searched: {', '.join(shown.corpora)})"
+        kind = "these ids" if text is None else "this text"
+        if text is not None:
+            searched = searched_words(shown.corpora)
+        tell(f"no source of the run holds {kind} {searched}")
     num_unread, num_rest = num_tried - len(listed), num_found - num_tried
     if num_unread:
-        until = shown.until
-        never = "the run never" if until is None else f"no step before step {until}"
+        before = "" if shown.until is None else f" before step {shown.until}"
         places = f"{num_unread:,} place{'s' * (num_unread != 1)} with these tokens"
-        tell(f"not shown: {places}, which {never} reads")
+        tell(f"not shown: {places}, which no step{before} reads")
     if num_rest:
-        more = f"{num_rest:,} more place{'s' * (num_rest != 1)}"
-        more_to_list = "--limit N lists more, --until K only those before step K"
-        if num_tried >= _MOST_TRIED and len(listed) < shown.limit:
-            more_to_list = f"only the first {num_tried:,} were looked up in the run"
-        tell(f"not shown: {more}; {more_to_list}")
+        tell(
+            f"not shown: {num_rest:,} more place{'s' * (num_rest != 1)}; --limit N "
+            f"lists more of the first {_MOST_TRIED:,}, --until K those before step K"
+        )
 
 
 def _first_read(
@@ -284,59 +318,6 @@ def _say_counts(
             say(f"{name}: {what} {times} in {documents}")
 
 
-def _show_masked(
-    found: _Range,
-    documents: str,
-    masked: Mapping[int, Sequence[range]],
-    ranges: Mapping[tuple[int, int], Sequence[range]],
-    total: int,
-) -> None:
-    """Print a range of tokens, and the steps in which parts of it are masked."""
-    say(f"{found.source} tokens [{found.start}, {found.stop}), {documents}")
-    for document, steps in masked.items():
-        what = f"document {document} is withdrawn", "its tokens are masked there"
-        _say_steps(*what, steps, total)
-    for (start, stop), steps in ranges.items():
-        what = f"tokens [{start}, {stop}) are withdrawn", "they are 0 and masked there"
-        _say_steps(*what, steps, total)
-
-
-def _say_steps(what: str, then: str, steps: Sequence[range], total: int) -> None:
-    for each in steps:
-        until = "on" if each.stop == total else f"to step {each.stop - 1}"
-        say(f"  {what} from step {each.start} {until}: {then}")
-
-
-def _show(
-    places: Iterator[Occurrence], trained: int, until: int | None
-) -> list[dict[str, Any]]:
-    """Print and return where tokens are read; `until` may be the last step."""
-    listed: list[dict[str, Any]] = []
-    for place in places:
-        listed.append(_as_dict(place, trained))
-        stop = place.column + place.stop - place.start
-        state = "" if place.step < trained else ", not trained yet"
-        say(
-            f"  epoch {place.epoch}: step {place.step} row {place.row} "
-            f"columns [{place.column}, {stop}), "
-            f"tokens [{place.start}, {place.stop}){state}"
-        )
-    if not listed and until is None:
-        say("  the run never reads these tokens")
-    elif not listed:
-        say(f"  no step before step {until} reads these tokens")
-    return listed
-
-
-def _amounts(places: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many tokens are ever read, and how many have been read so far."""
-    trained = [each for each in places if each["is_trained"]]
-    return {
-        "read_tokens": _num_covered(places),
-        "trained_tokens": _num_covered(trained),
-    }
-
-
 def _num_covered(places: Sequence[Mapping[str, Any]]) -> int:
     """Return how many tokens lie in at least one place; epochs may repeat tokens."""
     count = end = 0
@@ -344,16 +325,6 @@ def _num_covered(places: Sequence[Mapping[str, Any]]) -> int:
         count += max(0, stop - max(start, end))
         end = max(end, stop)
     return count
-
-
-def _say_amounts(found: _Range, amounts: Mapping[str, int], until: int | None) -> None:
-    """Print how much of a range of tokens is ever read, and how much so far."""
-    read, size = amounts["read_tokens"], found.stop - found.start
-    before = "" if until is None else f" before step {until}"
-    line = f"  {read:,} of {size:,} tokens are read{before} ({read / size:.1%})"
-    if amounts["trained_tokens"] < read:
-        line += f", {amounts['trained_tokens']:,} of them so far"
-    say(line.replace("%", " %"))
 
 
 def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:

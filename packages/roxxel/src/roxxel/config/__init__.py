@@ -75,6 +75,7 @@ from roxxel.config._open import (
     open_proxy,
     open_sampler,
     refused,
+    sampler_of,
     whole_curriculum,
 )
 from roxxel.config._parse import (
@@ -107,7 +108,6 @@ from roxxel.config._trainer import (
     NOT_REPEATED,
     AsTrained,
     declaration_of,
-    make_model,
     make_pair,
     make_trainer,
     with_total_steps,
@@ -148,7 +148,6 @@ __all__ = [
     "declaration_of",
     "load_config",
     "load_schedule",
-    "make_model",
     "make_pair",
     "make_trainer",
     "open_curriculum",
@@ -159,6 +158,7 @@ __all__ = [
     "parse_config",
     "parse_schedule",
     "refused",
+    "sampler_of",
     "schedule_from",
     "sweep_from",
     "sweep_table",

@@ -142,14 +142,6 @@ class _Code:
         if own is not None and not fromlist:
             importlib.import_module(own)
             return sys.modules[f"{self.package}.{name.partition('.')[0]}"]
-        if level:
-            package = str((globals_ or {}).get("__package__"))
-            # Without a config, the folder is no package.
-            if package.count(".") < level:
-                raise ImportError(
-                    f"attempted relative import beyond the folder {self.folder}",
-                    name=name,
-                )
         found = builtins.__import__(own or name, globals_, locals_, fromlist, level)
         return self._importlib if found is importlib else found
 

@@ -125,12 +125,16 @@ def begun_state(
     return state
 
 
-def open_sampler(config: RunConfig) -> Sampler:
+def open_sampler(config: RunConfig, curriculum: Curriculum | None = None) -> Sampler:
     """Return the sampler of a config, which computes the batch of any step.
 
     If `save_path` holds a run, the sampler returns the batches of that run, as
     `Trainer.sampler` does. Otherwise, the sampler returns the batches of a new run, or
     of a new branch.
+
+    Args:
+        config: The config.
+        curriculum: Its curriculum, if it is already open.
 
     Raises:
         ConfigError: The corpora do not fit the schedule, or the schedule changes steps
@@ -140,7 +144,18 @@ def open_sampler(config: RunConfig) -> Sampler:
         RunMismatchError, CheckpointError: As in `begun_state`.
     """
     state = begun_state(config)
-    curriculum = open_curriculum(config)
+    return sampler_of(config, curriculum or open_curriculum(config), state)
+
+
+def sampler_of(
+    config: RunConfig, curriculum: Curriculum, state: Mapping[str, Any] | None
+) -> Sampler:
+    """Return the sampler of a config for a run with the given state.
+
+    Raises:
+        ConfigError: The state does not fit the curriculum; the message names the file.
+    """
+    # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
     try:
         return curriculum.sampler(config.seed, state, config.trainer.fields)
     except CurriculumError as error:

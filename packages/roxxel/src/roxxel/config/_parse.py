@@ -205,29 +205,14 @@ def used_config(run: RunFolder, step: int | None = None) -> RunConfig | None:
 def _changed_config(
     table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
 ) -> RunConfig:
-    """Return a config with changes; an error names the changes that cause the error."""
-    config, error = _attempt(table, file, changes)
-    if config is not None:
-        return config
-    others = [changes[:n] + changes[n + 1 :] for n in range(len(changes))]
-    causes = [
-        f"--set {change}: "
-        for change, other in zip(changes, others, strict=True)
-        if str(_attempt(table, file, other)[1]) != str(error)
-    ]
-    raise ConfigError(f"{file}: {''.join(causes)}{error}") from error
-
-
-def _attempt(
-    table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
-) -> tuple[RunConfig | None, Exception | None]:
-    """Return the config of a table with changes, or the error that it causes."""
     try:
         edited = copy.deepcopy(dict(table))
         change_all(edited, changes)
-        return replace(_config(edited, file), changes=changes), None
+        return replace(_config(edited, file), changes=changes)
     except (TypeError, ValueError) as error:
-        return None, error
+        made = " ".join(f"--set {change}" for change in changes)
+        where = f"{file}: {made}: " if changes else f"{file}: "
+        raise ConfigError(f"{where}{error}") from error
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
@@ -344,15 +329,9 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
             f"{where} has the name {PRIMARY!r}, which is that of a primary corpus "
             f"without another name, but primary is {primary!r}; keep one of the names"
         )
-    if primary in sources:
-        return
-    if primary == PRIMARY:
+    if primary not in sources:
         raise ConfigError(
-            f'{where} names no primary corpus; write self = "path", or name it by '
-            'primary = "web" above the first [table], and give every other corpus '
-            "a name"
+            f"{where} names no primary corpus, which is {primary!r}; write "
+            f'{primary} = "path", or name another by primary = "web" above the first '
+            "[table]"
         )
-    raise ConfigError(
-        f"{where} names no primary corpus, but primary is {primary!r}; write "
-        f'{primary} = "path", and give every other corpus a name'
-    )

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import tomlkit
-from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train.config import Declaration
 
@@ -29,10 +28,9 @@ from roxxel.config._model_args import (
 )
 from roxxel.config._modules import import_beside
 from roxxel.config._open import (
-    begun_state,
     open_curriculum,
     open_eval_curriculum,
-    refused,
+    open_sampler,
 )
 from roxxel.config._text import changed_text, config_text
 
@@ -174,11 +172,6 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
     return {**given, "log_to": sinks}
 
 
-def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any:
-    """Return a new model of a config; arguments and errors as in `make_pair`."""
-    return make_pair(config, state)[0]
-
-
 def make_pair(
     config: RunConfig, state: Mapping[str, Any] | None = None
 ) -> tuple[Any, Any]:
@@ -220,14 +213,7 @@ def _planned_state(
     config: RunConfig, curriculum: Curriculum | None = None
 ) -> Mapping[str, Any]:
     """Return the state at the last step of a run, as planned by this start."""
-    curriculum = curriculum or open_curriculum(config)
-    # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
-    try:
-        sampler = curriculum.sampler(
-            config.seed, begun_state(config), config.trainer.fields
-        )
-    except CurriculumError as error:
-        raise refused(config, error) from error
+    sampler = open_sampler(config, curriculum)
     return sampler.state(sampler.total_steps)
 
 
