@@ -326,7 +326,7 @@ def test_a_run_goes_on_when_the_reader_of_its_lines_has_gone() -> None:
         "import os, sys\n"
         "from roxxel.cli import main\n"
         "from roxxel.quickstart import run\n"
-        "run.quickstart = lambda *_, say: say('x' * 100_000)\n"
+        "run.quickstart = lambda *_, say, **__: say('x' * 100_000) or 2\n"
         "read, write = os.pipe(); os.dup2(write, 1); os.close(write); os.close(read)\n"
         "sys.exit(main(['quickstart']))\n"
     )

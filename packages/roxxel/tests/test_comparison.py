@@ -129,13 +129,6 @@ def test_runs_without_a_config_are_named(
     assert "These runs have no readable config: b &lt;2&gt;." in html
 
 
-def test_equal_configs_do_not_differ(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    for run in pair:
-        write_config(run, first='relative_to = ".."')
-
-    assert "<p>The configs do not differ.</p>" in drawn(tmp_path, *pair)
-
-
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     paths = [tmp_path / "x" / "run", tmp_path / "y" / "run"]
     for path in paths:

@@ -267,9 +267,7 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
     of the whole run, because its learning rate may depend on them. The new config has
     no sinks, because they would add to the logs of the real run.
     """
-    for name in ("model", "save_path"):
-        if getattr(config, name) is None:
-            raise ConfigError(f"{config.file}: has no {name}, which training needs")
+    config.needed("model", "save_path")
     if config.trainer.branch_from is not None:
         raise ConfigError(
             f"{config.file}: has branch_from, so its first steps are those of another "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_ckpt.locations import split_step
-from roxxel_store.screen import say
+from roxxel_store.screen import aligned, say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
@@ -152,8 +152,5 @@ def _table(tasks: Mapping[str, Any]) -> list[str]:
         for task, result in tasks.items()
         for name, number in result["metrics"].items()
     ]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-    return [
-        f"{task:{widths[0]}}  {name:{widths[1]}}  {value:>{widths[2]}} {error}".rstrip()
-        for task, name, value, error in rows
-    ]
+    # The first row is for heads, of which this table has none.
+    return aligned([("", "", "", ""), *rows], right=[2])[1:]

@@ -45,6 +45,18 @@ class Launch:
         return self.devices_per_process is not None or (self.processes or 1) > 1
 
 
+def run_launched(
+    launch: Launch, typed: Sequence[str], work: Callable[[], None]
+) -> None:
+    """Do the work of the command that was typed, in the processes of its launch."""
+    if launch.starts_several:
+        run_several(launch, typed)
+        return
+    connect(launch)
+    with ended_once():
+        work()
+
+
 def run_several(launch: Launch, typed: Sequence[str]) -> None:
     """Run the command that was typed in several processes on this machine's CPU.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_store.command import Progress
 from roxxel_store.records import number
@@ -19,7 +18,7 @@ from roxxel_train import RunFolder, RunFolderError
 from roxxel.cli._words import Json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _DEEPEST = 3
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -37,69 +36,39 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class RunStatus:
-    """The status of a run.
+def read_status(run: RunFolder) -> dict[str, Any]:
+    """Return the status of a run, from its log and its checkpoints, as `--json` has it.
 
-    Attributes:
-        run: Folder or URL of the run.
-        status: `running`, `complete`, `ended with an error` or `stopped`.
-        step: Updates done, from the newest row of the log or the newest checkpoint.
-        saved_step: Step of the newest sound checkpoint, from which the next start
-            continues; None without one.
-        total_steps: Updates of the whole run; None if the log does not record them.
-        loss: Training loss of the newest row; None without one.
-        eval_loss: Held-out loss of the newest evaluation, a mean if there are several
-            sets; None without one.
-        tokens_per_s: Rate of the newest row; None without one.
-        time: Time of the newest row, ISO 8601; None without rows.
-        goodput: Share of the wall time in steps that are part of the result, as logged
-            at the end of the newest start; None before. The report computes it at any
-            time, from all rows.
+    What the log does not record is None. `goodput` is the share of the wall time in
+    steps that are part of the result, as logged at the end of the newest start.
+
+    Raises:
+        RunFolderError: The log is not a regular file.
 
     >>> from pathlib import Path
     >>> from roxxel_train import RunFolder
     >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
     >>> _ = Path("metrics.jsonl").write_text(row)
     >>> status = read_status(RunFolder("."))
-    >>> status.status, status.step, status.loss
+    >>> status["status"], status["step"], status["loss"]
     ('stopped', 3, 2.5)
-    """
-
-    run: str
-    status: str
-    step: int
-    saved_step: int | None
-    total_steps: int | None
-    loss: float | None
-    eval_loss: float | None
-    tokens_per_s: float | None
-    time: str | None
-    goodput: float | None = None
-
-
-def read_status(run: RunFolder) -> RunStatus:
-    """Read the status of a run, from its log and its checkpoints.
-
-    Raises:
-        RunFolderError: The log is not a regular file.
     """
     newest = run.newest_rows
     train, evaluation = newest.get("train", {}), newest.get("eval", {})
     times = [str(row["time"]) for row in newest.values() if "time" in row]
     worked = [start for start in run.starts() if not start.is_idle]
-    return RunStatus(
-        run=str(run),
-        status=run.status,
-        step=run.step,
-        saved_step=run.saved_step,
-        total_steps=run.total_steps,
-        loss=number(train.get("loss")),
-        eval_loss=number(evaluation.get("eval_loss")),
-        tokens_per_s=number(train.get("tokens_per_s")),
-        time=max(times, default=None),
-        goodput=worked[-1].kept if worked else None,
-    )
+    return {
+        "run": str(run),
+        "status": run.status,
+        "step": run.step,
+        "saved_step": run.saved_step,
+        "total_steps": run.total_steps,
+        "loss": number(train.get("loss")),
+        "eval_loss": number(evaluation.get("eval_loss")),
+        "tokens_per_s": number(train.get("tokens_per_s")),
+        "time": max(times, default=None),
+        "goodput": worked[-1].kept if worked else None,
+    }
 
 
 def ls(
@@ -121,9 +90,9 @@ def ls(
     """
     with Progress(f"reading {' '.join(folders)}"):
         runs = [run for name in folders for run in _runs_in(name)]
-        rows = sorted(map(read_status, runs), key=lambda row: row.time or "")
+        rows = sorted(map(read_status, runs), key=lambda row: row["time"] or "")
     if json_:
-        say(json.dumps([asdict(row) for row in rows]))
+        say(json.dumps(rows))
         return
     cells = [_COLUMNS, *map(_cells, rows)]
     for line in aligned(cells, right=range(2, len(_COLUMNS))):
@@ -169,18 +138,18 @@ def _folders_in(path: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def _cells(row: RunStatus) -> tuple[str, ...]:
-    total = "" if row.total_steps is None else f"/{row.total_steps:,}"
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    total = row["total_steps"]
     return (
-        row.run,
-        row.status,
-        f"{row.step:,}{total}",
-        _number(row.saved_step, ",d"),
-        _number(row.loss, ".4f"),
-        _number(row.eval_loss, ".4f"),
-        _number(row.tokens_per_s, ",.0f"),
-        _number(row.goodput, ".0%"),
-        _age(row.time),
+        row["run"],
+        row["status"],
+        f"{row['step']:,}" + ("" if total is None else f"/{total:,}"),
+        _number(row["saved_step"], ",d"),
+        _number(row["loss"], ".4f"),
+        _number(row["eval_loss"], ".4f"),
+        _number(row["tokens_per_s"], ",.0f"),
+        _number(row["goodput"], ".0%"),
+        _age(row["time"]),
     )
 
 

@@ -96,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # One parser per command, so that an error shows the usage of the command.
         parser, act = _command(name, arguments)
         options = parser.parse_args(rest)
-        return _ended_well(lambda: act(options))
+        return run_command(
+            "roxxel", lambda: act(options), _is_meant_for_users, _on_one_line
+        )
     _parser().parse_command([*COMMANDS, *PASSED_ON], arguments)
     raise AssertionError(arguments)  # unreachable: an option of `roxxel` exits
 
@@ -144,17 +146,8 @@ def _parser() -> CommandParser:
     return parser
 
 
-def _ended_well(command: Callable[[], int | None]) -> int:
-    """Run a command and return its exit code.
-
-    Print an error of Roxxel's classes or an `OSError` as one sentence. Any other error
-    is a bug and propagates with its traceback.
-    """
-    return run_command("roxxel", command, _is_meant_for_users, _on_one_line)
-
-
 def _is_meant_for_users(error: Exception) -> bool:
-    """Return whether an error is of Roxxel's classes, or an `OSError`."""
+    """Return whether an error becomes one sentence; any other error is a bug."""
     return isinstance(error, OSError) or is_ours(error)
 
 

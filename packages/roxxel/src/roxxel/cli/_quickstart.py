@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -41,19 +42,23 @@ def quickstart(
     """
     from roxxel.cli._launch import ended_once
     from roxxel.cli._words import shown_command, tell
-    from roxxel.quickstart.run import Options
     from roxxel.quickstart.run import quickstart as train
 
-    extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
     with ended_once():
-        train(
-            Options(
-                out=out,
-                steps=steps,
-                fresh=fresh,
-                command=shown_command("quickstart", *extra),
-                report=shown_command("report", str(out)),
-                describe=shown_command("format", "info", str(out / LIBRARY)),
-            ),
-            say=tell,
-        )
+        total_steps = train(out, steps, fresh=fresh, say=tell)
+    extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
+    again = shown_command("quickstart", *extra)
+    for line in (
+        "",
+        f"In {shlex.quote(str(out))}:",
+        "  checkpoints/   model and optimizer: the newest three and the best",
+        "  data/          the corpora: library, docstrings and held_out",
+        "  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step",
+        "  system.log     what happened when",
+        "  config.toml    this run as a file for `roxxel plan` and `roxxel train`",
+        f"See a corpus:    {shown_command('format', 'info', str(out / LIBRARY))}",
+        f"Write a report:  {shown_command('report', str(out))}",
+        f"Train longer:    {again} --steps {2 * total_steps}",
+        f"Start over:      {again} --fresh",
+    ):
+        tell(line)

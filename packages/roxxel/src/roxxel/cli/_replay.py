@@ -11,13 +11,7 @@ from roxxel_format import Roxxel
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._launch import (
-    Launch,
-    connect,
-    ended_once,
-    from_first,
-    run_several,
-)
+from roxxel.cli._launch import Launch, from_first, run_launched
 from roxxel.cli._receipts import Receipt, check_alone, say_checked
 from roxxel.cli._runs import (
     Documents,
@@ -100,14 +94,11 @@ def replay(
         "--step": step is not None,
     }
     check_alone(check, run, given)
-    if launch.starts_several:
-        run_several(launch, typed)
-        return
-    connect(launch)
-    sources = dict(source)
-    with ended_once():
+
+    def work() -> None:
         from roxxel import replaying
 
+        sources = dict(source)
         if check is not None:
             unconfirmed = replaying.check_replay(
                 check, run, out=out, sources=sources, trust=trust, say=from_first(tell)
@@ -126,11 +117,13 @@ def replay(
             trust=trust,
             say=from_first(note if json_ else tell),
         )
-    if json_:
-        say(json.dumps(result.to_dict()))
-        return
-    tell("")
-    say(str(result))
+        if json_:
+            say(json.dumps(result.to_dict()))
+            return
+        tell("")
+        say(str(result))
+
+    run_launched(launch, typed, work)
 
 
 def _chosen(

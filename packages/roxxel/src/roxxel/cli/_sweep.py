@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +11,7 @@ from roxxel_prepare.cli.values import part
 from roxxel_store.command import check_one
 from roxxel_store.screen import say
 
-from roxxel.cli._launch import (
-    Launch,
-    connect,
-    ended_once,
-    from_first,
-    run_several,
-)
+from roxxel.cli._launch import Launch, from_first, run_launched
 from roxxel.cli._words import shown_command, tell
 
 EPILOG = """\
@@ -63,12 +58,7 @@ def sweep(
     """
     # A part does not see all runs, so it has nothing to recommend.
     check_one({"--write": write, "--part": part})
-    if launch.starts_several:
-        run_several(launch, typed)
-        return
-    connect(launch)
-    with ended_once():
-        _sweep(sweep, write, part)
+    run_launched(launch, typed, partial(_sweep, sweep, write, part))
 
 
 def _sweep(file: Path, write: Path | None, part: tuple[int, int] | None) -> None:

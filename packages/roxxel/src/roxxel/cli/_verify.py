@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +13,7 @@ from roxxel_store.command import Found, check_one
 from roxxel_store.screen import note, say
 
 from roxxel.cli._audit import audit
-from roxxel.cli._launch import (
-    Launch,
-    connect,
-    ended_once,
-    from_first,
-    run_several,
-)
+from roxxel.cli._launch import Launch, from_first, run_launched
 from roxxel.cli._receipts import Receipt, check_alone, say_checked
 from roxxel.cli._runs import RunName, Sources, Trust, opened
 from roxxel.cli._words import AtLeast1, Json, Steps, tell
@@ -79,12 +74,8 @@ def verify(
         check_one({"--data": data, "--receipt": receipt, starting: several})
         audit(str(run), source, steps, sample, is_json=json_)
         return
-    if launch.starts_several:
-        run_several(launch, typed)
-        return
-    connect(launch)
-    with ended_once():
-        _verify(run, steps, sample, receipt, check, source, trust=trust, is_json=json_)
+    verify_again = partial(_verify, run, steps, sample, receipt, check, source)
+    run_launched(launch, typed, partial(verify_again, trust=trust, is_json=json_))
 
 
 def _verify(

@@ -57,8 +57,6 @@ def blends_of(
 
 
 def _on_grid(grid: Grid, num_sources: int) -> Iterator[tuple[float, ...]]:
-    if not 0 <= grid.least <= 1:
-        raise ConfigError(f"grid.least is {grid.least:g}; give a share from 0 to 1")
     free = grid.parts - num_sources * round(grid.least * grid.parts)
     if free < 0:
         raise ConfigError(

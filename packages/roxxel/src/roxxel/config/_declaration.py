@@ -234,6 +234,14 @@ class RunConfig:
                 "cache_bytes is given without cache; write cache = a folder"
             )
 
+    def needed(self, *names: str) -> None:
+        """Raise ConfigError unless each of these keys, which training needs, is set."""
+        for name in names:
+            if getattr(self, name) is None:
+                raise ConfigError(
+                    f"{self.file}: has no {name}, which training needs; write {name}"
+                )
+
     @property
     def held_out(self) -> dict[str, EvalConfig]:
         """The held-out sets by name; the name is empty for an `[eval]` of one set."""

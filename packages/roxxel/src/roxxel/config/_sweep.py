@@ -56,7 +56,7 @@ class Grid:
     """
 
     parts: Count
-    least: float = 0.0
+    least: Annotated[float, Rule(at_least=0)] = 0.0
 
     def __post_init__(self) -> None:
         check(self, ConfigError)
@@ -165,7 +165,7 @@ def sweep_from(found: SweepFile, file: Path, base: RunConfig) -> SweepConfig:
     Raises:
         ConfigError: The base does not fit.
     """
-    _check_base(base, file)
+    _check_base(base)
     return SweepConfig(
         file=file,
         base=base,
@@ -179,9 +179,8 @@ def sweep_from(found: SweepFile, file: Path, base: RunConfig) -> SweepConfig:
     )
 
 
-def _check_base(base: RunConfig, file: Path) -> None:
-    if base.model is None:
-        raise ConfigError(f"{base.file} has no model, which training needs; write one")
+def _check_base(base: RunConfig) -> None:
+    base.needed("model")
     if base.proxy is not None:
         raise ConfigError(
             f"{base.file} is a proxy itself; leave [proxy] to the sweep, which needs "
@@ -192,19 +191,12 @@ def _check_base(base: RunConfig, file: Path) -> None:
             f"{base.file} has no held-out set, and a sweep compares blends by its "
             "loss; write [eval]"
         )
-    if len(base.sources) < 2:
-        raise ConfigError(
-            f"{base.file} has one source, so there is no blend to choose; give it "
-            "another"
-        )
     for n, phase in enumerate(base.schedule.phases):
         if phase.epochs is not None:
             raise ConfigError(
                 f"phases.{n} of {base.file} lasts {phase.epochs:g} epochs of the "
                 "primary, so its length depends on the blend; give it tokens"
             )
-    if file.stem == file.name:
-        raise ConfigError("the name has no suffix; call it sweep.toml")
 
 
 def _blend(

@@ -100,13 +100,7 @@ def make_trainer(
         OSError: A corpus is missing, or the folder cannot be written.
         Exception: The model's own code raised this error.
     """
-    for name in ("model", "save_path"):
-        if getattr(config, name) is None:
-            example = '"module:function"' if name == "model" else '"runs/first"'
-            raise ConfigError(
-                f"{config.file}: has no {name}, which training needs; "
-                f"write {name} = {example}"
-            )
+    config.needed("model", "save_path")
     curriculum = open_curriculum(config)
     if again is not None:
         curriculum = curriculum.as_read(again.data)

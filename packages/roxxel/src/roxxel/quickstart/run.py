@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shlex
-from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
@@ -47,34 +45,18 @@ _SAMPLE_COLUMNS = 76
 _TEMPERATURE = 0.7
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the user requested.
+def quickstart(out: Path, steps: int | None, *, fresh: bool, say: Say) -> int:
+    """Train a small model on the standard library, or continue the run.
 
-    Attributes:
+    Args:
         out: Folder of the run.
         steps: Steps of the whole run. None means the steps of the run in the folder, or
             the default for a new run.
         fresh: Whether to remove the run in the folder first.
-        command: Command line that continues the run, printed for the user to copy.
-        report: Command line that writes the report of the run, also printed.
-        describe: Command line that describes a corpus of the run, also printed.
-    """
-
-    out: Path
-    steps: int | None
-    fresh: bool
-    command: str
-    report: str
-    describe: str
-
-
-def quickstart(options: Options, say: Say) -> None:
-    """Train a small model on the standard library, or continue the run.
-
-    Args:
-        options: What the user requested.
         say: Receives every line for the user.
+
+    Returns:
+        The steps of the whole run.
 
     Raises:
         QuickstartError: A request is invalid or does not fit the folder; nothing was
@@ -82,14 +64,14 @@ def quickstart(options: Options, say: Say) -> None:
         CorpusError: The standard library cannot be read.
         ConfigError: The config of the run is damaged.
     """
-    folder = QuickstartFolder(options.out)
+    folder = QuickstartFolder(out)
     # Refuse a bad request before the quickstart creates or removes a file.
-    config = _requested(folder, options)
+    config = _requested(folder, steps, fresh=fresh)
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
     say("")
     if config is None:
-        config = _begin(folder, options.steps or DEFAULT_STEPS, _read(say))
+        config = _begin(folder, steps or DEFAULT_STEPS, _read(say))
     else:
         say(f"Continuing the run in {folder.path}.")
     trainer = make_trainer(config)
@@ -97,17 +79,18 @@ def quickstart(options: Options, say: Say) -> None:
     _say_beginning(config, trainer, say)
     summary = trainer.run()
     _say_ending(folder, trainer, summary, say)
-    _say_farewell(folder, config, options, say)
+    return steps_of(config)
 
 
-def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
+def _requested(
+    folder: QuickstartFolder, steps: int | None, *, fresh: bool
+) -> RunConfig | None:
     """Return the config of the folder's run, with new `steps`; None for a new run."""
-    steps, path = options.steps, folder.path
     if steps is not None and steps < MIN_STEPS:
         raise QuickstartError(
             f"--steps must be {MIN_STEPS} or more, one for each phase, got {steps}"
         )
-    if options.fresh:
+    if fresh:
         folder.check_removable()
         return None
     config = folder.config()
@@ -124,8 +107,8 @@ def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
         return config
     if steps < before:
         raise QuickstartError(
-            f"{path}: this run was started with --steps {before}, and {steps} is "
-            f"less; give {before} or more, or start over with --fresh"
+            f"{folder.path}: this run was started with --steps {before}, and {steps} "
+            f"is less; give {before} or more, or start over with --fresh"
         )
     config = lengthened(config, steps)
     _check_steps(config)
@@ -225,19 +208,3 @@ def _say_ending(
     for line in sample.expandtabs().splitlines():
         for start in range(0, max(len(line), 1), _SAMPLE_COLUMNS):
             say(f"  | {line[start : start + _SAMPLE_COLUMNS]}")
-
-
-def _say_farewell(
-    folder: QuickstartFolder, config: RunConfig, options: Options, say: Say
-) -> None:
-    say("")
-    say(f"In {shlex.quote(str(folder.path))}:")
-    say("  checkpoints/   model and optimizer: the newest three and the best")
-    say("  data/          the corpora: library, docstrings and held_out")
-    say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
-    say("  system.log     what happened when")
-    say("  config.toml    this run as a file for `roxxel plan` and `roxxel train`")
-    say(f"See a corpus:    {options.describe}")
-    say(f"Write a report:  {options.report}")
-    say(f"Train longer:    {options.command} --steps {2 * steps_of(config)}")
-    say(f"Start over:      {options.command} --fresh")

@@ -140,7 +140,7 @@ def _differences(
         note += f" These runs have no readable config: {in_html(', '.join(without))}."
     rows = [(key, *values) for key, values in config_differences(configs)]
     columns = set(range(len(names) + 1))
-    made = table(
+    return table(
         "Differences of the configs",
         ("key", *names),
         rows,
@@ -148,11 +148,6 @@ def _differences(
         note=note,
         kind="runs",
     )
-    if made or len(without) == len(names):
-        return made
-    compared = len(names) - len(without)
-    words = "The configs do not differ." if compared > 1 else note
-    return f"<section><h2>Differences of the configs</h2><p>{words}</p></section>"
 
 
 def _versions(runs: Sequence[RunFacts], names: Sequence[str]) -> str:

@@ -100,15 +100,8 @@ def _tokens(facts: RunFacts) -> str:
 
 
 def _logged(facts: RunFacts) -> str:
-    """Return the times of the first and the last row; show the same date only once."""
     first, last = when(facts.first_time), when(facts.last_time)
-    if not first or first == last:
-        return last
-    day, _, time = last.partition(" ")
-    is_same_day = first.startswith(f"{day} ") and first.endswith(" UTC")
-    if is_same_day:
-        return f"{first.removesuffix(' UTC')} to {time}"
-    return f"{first} to {last}"
+    return last if first == last else f"{first} to {last}"
 
 
 def _losses(facts: RunFacts) -> str:
