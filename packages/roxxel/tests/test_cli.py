@@ -254,7 +254,7 @@ def test_a_python_without_sources_is_one_sentence(
     code = main(["quickstart", "--steps", "20", "--out", str(tmp_path / "run")])
 
     assert code == 1
-    assert "no such folder, but this Python reports" in capsys.readouterr().err
+    assert "0 source files with 0 bytes are too few" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

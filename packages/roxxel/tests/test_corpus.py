@@ -100,11 +100,6 @@ def test_files_without_utf8_text_are_passed_over(
     assert read_library(tmp_path) == before
 
 
-def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"nowhere: no such folder, but this Python"):
-        read_library(tmp_path / "nowhere")
-
-
 def test_an_empty_library_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"0 source files with 0 bytes are too few"):
         read_library(tmp_path)

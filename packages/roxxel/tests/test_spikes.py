@@ -38,10 +38,8 @@ def test_spike_is_marked_and_names_the_command_that_shows_its_batch(
     assert (spike.usual, spike.num_rows, spike.is_mean) == (3.02, 3, False)
     html = page(facts)
     checked(html)
-    command = (
-        f"roxxel show &#x27;{tmp_path}/my run&#x27; <span class=option>--step</span> 71"
-    )
-    assert f"<td class=left><code>{command}</code></td>" in html
+    command = f"roxxel show &#x27;{tmp_path}/my run&#x27; --step 71"
+    assert f"<td class=left>{command}</td>" in html
     [spot] = drawn_of(html)["charts"]["loss"]["spots"]
     assert spot == [72, 5.0, "step 72: loss 5, usually 3.02"]
     assert "exceeds the median of the 64 rows before by more than 8 times" in html

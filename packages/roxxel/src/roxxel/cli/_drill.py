@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.command import Found, Progress
+from roxxel_store.command import Found, Progress, positive
 from roxxel_store.screen import say
 from roxxel_train import RunFolder, RunFolderError
 
@@ -29,7 +29,6 @@ from roxxel.cli._words import (
     AtLeast1,
     Changes,
     ConfigFile,
-    at_least_1,
     config_of,
 )
 from roxxel.config import (
@@ -52,7 +51,7 @@ def drill(
     config: ConfigFile,
     *,
     set_: Changes = (),
-    steps: Annotated[int, at_least_1, "K"] = 24,
+    steps: Annotated[int, positive, "K"] = 24,
     kills: AtLeast1 = 3,
     processes: AtLeast1 = 1,
     seed: Annotated[int | None, "N"] = None,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.command import Ended
+from roxxel_store.command import Ended, positive
 
-from roxxel.cli._words import AtLeast1, at_least_1
+from roxxel.cli._words import AtLeast1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -36,8 +36,8 @@ class Launch:
     """
 
     processes: AtLeast1 | None = None
-    devices_per_process: Annotated[int | None, at_least_1, "M"] = None
-    connect_timeout: Annotated[int, at_least_1, "S"] = 1800
+    devices_per_process: Annotated[int | None, positive, "M"] = None
+    connect_timeout: Annotated[int, positive, "S"] = 1800
 
     @property
     def starts_several(self) -> bool:

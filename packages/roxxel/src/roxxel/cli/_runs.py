@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at
-from roxxel_store.command import Progress, as_text
+from roxxel_store.command import Progress, as_text, positive
 from roxxel_train import RunFolderError
 
-from roxxel.cli._words import at_least_1
 from roxxel.runs.run import open_run
 from roxxel.runs.search import search
 
@@ -80,7 +79,7 @@ Trust = Annotated[
 ]
 Context = Annotated[
     int | None,
-    at_least_1,
+    positive,
     "N",
     "most tokens that the model takes (default: what its config says)",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from roxxel_ckpt.locations import split_step
-from roxxel_store.command import as_text
+from roxxel_store.command import as_text, positive
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
@@ -24,7 +24,7 @@ from roxxel.cli._runs import (
     one_end,
     opened,
 )
-from roxxel.cli._words import AtLeast1, Json, at_least_1
+from roxxel.cli._words import AtLeast1, Json
 
 if TYPE_CHECKING:
     from roxxel.runs.run import Run
@@ -43,7 +43,7 @@ class Sampling:
 
     max_tokens: AtLeast1 = 100
     temperature: Annotated[float, "T"] = 0.7
-    top_k: Annotated[int | None, at_least_1, "K"] = None
+    top_k: Annotated[int | None, positive, "K"] = None
     seed: int = 0
     context: Context = None
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.command import as_text, drop_output
+from roxxel_store.command import as_text, drop_output, positive
 from roxxel_store.screen import note, say
 from roxxel_store.urls import absolute
 
@@ -49,13 +49,6 @@ def tell(line: str) -> None:
             )
 
 
-def at_least_1(text: str) -> int:
-    """Parse an option whose value is an integer of 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return int(text)
-
-
 def step_range(text: str) -> range:
     """Return the steps that `A:B` names."""
     found = re.fullmatch(r"(\d+):(\d+)", text)
@@ -64,7 +57,7 @@ def step_range(text: str) -> range:
     return range(int(found[1]), int(found[2]))
 
 
-AtLeast1 = Annotated[int, at_least_1, "N"]
+AtLeast1 = Annotated[int, positive, "N"]
 ConfigFile = Annotated[Path, "a TOML file"]
 Changes = Sequence[
     Annotated[

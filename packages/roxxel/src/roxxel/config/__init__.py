@@ -90,11 +90,9 @@ from roxxel.config._schedule import (
     schedule_from,
 )
 from roxxel.config._sweep import (
-    BlendTable,
     Drawn,
     Grid,
     SweepConfig,
-    SweepFile,
     check_known,
     sweep_from,
     sweep_table,
@@ -120,7 +118,6 @@ __all__ = [
     "TOP_KEYS",
     "AsTrained",
     "Blend",
-    "BlendTable",
     "ConfigError",
     "Drawn",
     "EvalConfig",
@@ -130,7 +127,6 @@ __all__ = [
     "ProxyConfig",
     "RunConfig",
     "SweepConfig",
-    "SweepFile",
     "TrainerConfig",
     "begun_state",
     "blends_of",

@@ -259,8 +259,6 @@ def _held_out(
 def _held_out_set(
     where: tuple[str, ...], table: Mapping[str, Any], primary: str
 ) -> EvalConfig:
-    if "" in where:
-        raise ConfigError('[eval] has a set named ""; give the set a name')
     if "path" not in table:
         check_table(Table(_EVAL), table, where, _HINTS)
         return EvalConfig(*_data(table, where, primary))

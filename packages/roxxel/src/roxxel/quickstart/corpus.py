@@ -99,11 +99,6 @@ def read_library(folder: Path) -> Library:
     Raises:
         CorpusError: The folder does not exist, or holds too little text to train on.
     """
-    if not folder.is_dir():
-        raise CorpusError(
-            f"{folder}: no such folder, but this Python reports its standard "
-            "library there; use a Python that is installed with its sources"
-        )
     documents = tuple(_documents(folder))
     num_bytes = sum(len(document.content) for document in documents)
     if num_bytes < 4 * HELD_OUT_BYTES:

@@ -7,7 +7,7 @@ No module of `roxxel.models` can be imported without JAX. This module is outside
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from roxxel_store.declared import Amount, Count, Rule, check
@@ -286,17 +286,10 @@ def _changed(preset: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return preset | changes
 
 
-def _sizes(
-    vocab_size: int, width: int, hidden: int, layers: int, heads: int, kv_heads: int
-) -> dict[str, Any]:
-    return {
-        "vocab_size": vocab_size,
-        "width": width,
-        "hidden": hidden,
-        "num_layers": layers,
-        "num_heads": heads,
-        "num_kv_heads": kv_heads,
-    }
+def _sizes(*sizes: int) -> dict[str, Any]:
+    """Return the fields without defaults, in their order."""
+    names = [each.name for each in fields(LlamaConfig)]
+    return dict(zip(names, sizes, strict=False))
 
 
 _TINY: dict[str, Any] = {

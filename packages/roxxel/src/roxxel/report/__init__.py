@@ -70,9 +70,8 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
         The facts of each run.
 
     Raises:
-        RunFolderError: A folder holds no run, a run is given twice or there are too
-            many, `out` is a folder or has the suffix of another type of file, or the
-            folder of `out` does not exist.
+        RunFolderError: A folder holds no run, there are too many, `out` is a folder or
+            has the suffix of another type of file, or its folder does not exist.
         OSError: A folder cannot be read, or the page cannot be written.
     """
     if len(runs) > MAX_RUNS:
@@ -81,11 +80,6 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
             "fewer runs"
         )
     folders = [RunFolder(run) for run in runs]
-    seen: set[Path] = set()
-    for folder in folders:
-        if folder.path.resolve() in seen:
-            raise RunFolderError(f"{folder}: is given twice; give each run once")
-        seen.add(folder.path.resolve())
     facts = [read_facts(folder) for folder in folders]
     configs = [_values(folder) for folder in folders]
     _write(out, comparison(facts, configs))

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _LOG_FROM = 2.5
 """An axis is logarithmic if maximum / minimum of its values exceeds this ratio."""
 
-_LEAST_IN_LOG = 1e-100
-"""Values outside 1e-100 to 1e100 get a linear axis: their ratio may overflow."""
-
 
 def short(value: float) -> str:
     """Return a number as a short text: 1.5 k, 20 M, 0.003."""
@@ -105,8 +102,7 @@ class Chart:
         """The axis of the values: `log`, `zero` if it begins at 0, or `free`."""
         values = [value for line in self.lines for value in line.series.finite]
         low, high = min(values, default=0.0), max(values, default=0.0)
-        in_reach = low > _LEAST_IN_LOG and high < 1 / _LEAST_IN_LOG
-        if self.may_be_log and in_reach and high / low > _LOG_FROM:
+        if self.may_be_log and 0 < low * _LOG_FROM < high:
             return "log"
         return "zero" if self.is_stack or (self.from_zero and low >= 0) else "free"
 

@@ -49,7 +49,6 @@ def table(
     rows: Sequence[Sequence[str]],
     left: set[int],
     note: str = "",
-    code: int | None = None,
     kind: str = "",
 ) -> str:
     """Return a section with a table; empty without rows.
@@ -60,10 +59,9 @@ def table(
         rows: Cells, as text.
         left: Indices of the columns that are left-aligned and may wrap.
         note: HTML of a paragraph above the table.
-        code: Index of the column that holds command lines.
         kind: CSS class of the table. With `runs`, the cells may wrap, because the table
             has a column for each run. With `checkpoints`, a long name in the last
-            column may wrap.
+            column may wrap. With `spikes`, the last column holds command lines.
     """
     if not rows:
         return ""
@@ -72,13 +70,7 @@ def table(
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=left' if index in left else ''}>"
-            + (
-                f"<code>{_command(text)}</code>"
-                if index == code and tag == "td"
-                else shown(text)
-            )
-            + f"</{tag}>"
+            f"<{tag}{' class=left' if index in left else ''}>{shown(text)}</{tag}>"
             for index, text in enumerate(row)
         )
 
@@ -90,11 +82,6 @@ def table(
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
     )
-
-
-def _command(text: str) -> str:
-    """Return a command line as HTML that never breaks inside an option."""
-    return re.sub(r"--[\w-]+", r"<span class=option>\g<0></span>", in_html(text))
 
 
 def _breakable(text: str) -> str:

@@ -171,7 +171,7 @@ def _spikes(facts: RunFacts) -> str:
         for spike in shown
     ]
     head = ("step", "loss", "usual", "batch", "command")
-    return table("Spikes of the loss", head, rows, left={4}, note=note, code=4)
+    return table("Spikes of the loss", head, rows, left={4}, note=note, kind="spikes")
 
 
 def _batches(spike: Spike) -> str:
