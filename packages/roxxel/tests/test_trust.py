@@ -132,8 +132,14 @@ def test_code_of_your_own_projects_needs_no_trust(
     check_trusted(config_of(project / folder / "a.toml", model), project / "run")
 
 
-@pytest.mark.parametrize("run", ["run", "../another", "kit/../run"])
-@pytest.mark.parametrize(("folder", "model"), STRANGE)
+@pytest.mark.parametrize(
+    ("folder", "model", "run"),
+    [
+        *((*each, "run") for each in STRANGE),
+        ("run", "code:make", "../another"),
+        ("run", "code:make", "kit/../run"),
+    ],
+)
 def test_other_code_is_refused_with_its_file(
     project: Path, folder: str, model: str, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
