@@ -78,8 +78,6 @@ def test_a_plan_and_a_start_refuse_a_key_of_the_model_with_the_same_words(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["model=tiny:mak"], ["tiny.py has no function 'mak'"]),
-        (["model=roxxel.models:lama"], ["has no function 'lama'"]),
         (["model_args.preset=micro"], ["preset 'micro'", "tiny, small"]),
         (["model_args.vocab_size=40"], ["up to 49", "vocab_size = 40", "at least 50"]),
         (["model_args.context=8"], ["seq_len = 16", "context is 8", "context = 15"]),

@@ -33,7 +33,6 @@ from roxxel.runs.scans import reads_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel.runs.run import Run
 
 
 def eval(  # noqa: A001 - the name of the command
@@ -83,9 +82,9 @@ def eval(  # noqa: A001 - the name of the command
     of_run = opened(name, source, trust=trust)
     corpora = of_run.corpora()
     codec = codec_of_run(corpora, name, tokenizer)
-    if step is None:
-        step = _newest(of_run)
     made = model_of(of_run, step, model)
+    if step is None:
+        step = of_run.checkpoints[-1].step
     ends = ends_of(corpora, made, codec)
     if not codec.before:
         why = "a text is scored from this token on: it must be one"
@@ -121,15 +120,6 @@ def eval(  # noqa: A001 - the name of the command
     say(f"step {step:,}, {file}")
     for line in [*_table(found), *map(str, reads)]:
         say(line)
-
-
-def _newest(of_run: Run) -> int:
-    checkpoints = of_run.checkpoints
-    if not checkpoints:
-        raise RunFolderError(
-            f"{of_run.path}: holds no checkpoint; train the run until it saves"
-        )
-    return checkpoints[-1].step
 
 
 def _context(model: Any, run: str) -> int:

@@ -46,16 +46,10 @@ def _key(inside: Any, key: str, change: str) -> str | int:
     entries: list[Any] = cast("list[Any]", inside) if isinstance(inside, list) else []
     try:
         return range(len(entries))[int(key)]
-    except ValueError:
+    except (ValueError, IndexError):
         raise ValueError(
-            f"{change!r} sets the key {key!r} of {inside!r}, which is not a table; "
-            "set the whole value"
-        ) from None
-    except IndexError:
-        raise ValueError(
-            f"{change!r} sets entry {key} of an array that has "
-            f"{f'the entries 0 to {len(entries) - 1}' if entries else 'no entries'}; "
-            "set an entry that exists"
+            f"{change!r} sets the key {key!r} of {inside!r}, which is neither a table "
+            "nor an array with this entry; set what exists, or the whole value"
         ) from None
 
 

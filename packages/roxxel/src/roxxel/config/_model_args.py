@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 def check_model_args(config: RunConfig) -> None:
-    """Raise ConfigError if `model` names no function, or one that refuses its keys.
+    """Raise ConfigError if the function that `model` names refuses its keys.
 
-    This function imports nothing, and accepts a function that it cannot read. For the
+    This function imports nothing, and accepts a function that it cannot find. For the
     recipe of `roxxel.models` it also checks the sizes.
     """
     if config.model == RECIPE:
@@ -161,42 +161,14 @@ def recipe_keys() -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def no_function(config: RunConfig, file: object, function: str, key: str) -> str:
-    """Return the sentence about a function that a module does not have."""
-    return (
-        f"{config.file}: {file} has no function {function!r}, which {key} names; "
-        "define the function or correct the name"
-    )
-
-
 def _accepted(config: RunConfig, model: str) -> list[str] | None:
     """Return the keywords of the model's function; None if it takes any, or unknown."""
     module, _, function = model.partition(":")
     file = module_file(config.folder, module)
     if file is None or file.suffix != ".py":
         return None
-    body = parsed(file)
-    if body is not None and not _may_define(body, function):
-        raise ConfigError(no_function(config, file, function, "model"))
-    names, takes_all = _declared(body, function)
+    names, takes_all = _declared(parsed(file), function)
     return None if takes_all else names
-
-
-def _may_define(module: ast.Module, name: str) -> bool:
-    """Return whether a module may have an attribute, according to its source."""
-    for each in ast.walk(module):
-        match each:
-            case ast.FunctionDef(name=found) | ast.ClassDef(name=found):
-                is_it = found in {name, "__getattr__"}
-            case ast.alias(name=found, asname=other):
-                is_it = (other or found.partition(".")[0]) in {name, "*"}
-            case ast.Name(id=found):
-                is_it = found in {name, "globals", "vars", "setattr", "exec"}
-            case _:
-                is_it = False
-        if is_it:
-            return True
-    return False
 
 
 def _declared(module: ast.Module | None, name: str) -> tuple[list[str], bool]:

@@ -24,7 +24,6 @@ from roxxel.config._model_args import (
     check_keys,
     check_model_args,
     check_model_data,
-    no_function,
 )
 from roxxel.config._modules import import_beside
 from roxxel.config._open import (
@@ -294,7 +293,10 @@ def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
         ) from error
     found = getattr(module, function, None)
     if not callable(found):
-        raise ConfigError(no_function(config, module.__file__, function, key))
+        raise ConfigError(
+            f"{config.file}: {module.__file__} has no function {function!r}, which "
+            f"{key} names; define the function or correct the name"
+        )
     return found
 
 

@@ -54,18 +54,12 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and value:
         for key, inner in cast("dict[str, Any]", value).items():
             yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
-    elif _is_list_of_tables(value):
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
         for index, inner in enumerate(value):
             yield from _flat(f"{prefix}[{index}]", inner)
     else:
         is_text = isinstance(value, str)
         yield prefix, value if is_text else json.dumps(value, default=str)
-
-
-def _is_list_of_tables(value: Any) -> bool:
-    if not isinstance(value, list) or not value:
-        return False
-    return all(isinstance(each, dict) for each in cast("list[Any]", value))
 
 
 def _moved(held_out: EvalConfig, config: RunConfig) -> EvalConfig:

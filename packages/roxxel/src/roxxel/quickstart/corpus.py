@@ -70,7 +70,6 @@ class Document:
 class Library:
     """The documents to train on and the held-out documents, each ordered by name."""
 
-    folder: Path
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]
 
@@ -109,7 +108,6 @@ def read_library(folder: Path) -> Library:
         )
     limit = _held_out_limit(documents)
     return Library(
-        folder=folder,
         train=tuple(d for d in documents if d.rank > limit),
         held_out=tuple(d for d in documents if d.rank <= limit),
     )

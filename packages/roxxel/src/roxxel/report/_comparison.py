@@ -54,31 +54,22 @@ def _charts(runs: Sequence[RunFacts], names: Sequence[str]) -> Iterator[Chart]:
         ]
 
     is_mean = all("loss_mean" in run.train for run in runs if "loss" in run.train)
-    held_out = dict.fromkeys(
-        name for run in runs for name in run.evaluations if is_loss(name)
-    )
-    losses = {
-        "loss": (
+    held_out = _held_out(runs)
+    losses = [
+        (
+            "loss",
             "Mean loss" if is_mean else "Loss",
             lines("train", "loss_mean" if is_mean else "loss"),
-        ),
-        **{
-            f"eval-{name}": (
-                f"{name} (held out)",
-                lines("evaluations", name, has_dots=True),
-            )
-            for name in held_out
-        },
-    }
-    for key, (title, found) in losses.items():
+        )
+    ]
+    for name in held_out:
+        found = lines("evaluations", name, has_dots=True)
+        losses.append((f"eval-{name}", f"{name} (held out)", found))
+    for key, title, found in losses:
+        is_wide = key == "loss"
         if found:
             yield Chart(
-                key,
-                title,
-                found,
-                from_zero=False,
-                may_be_log=True,
-                is_wide=key == "loss",
+                key, title, found, from_zero=False, may_be_log=True, is_wide=is_wide
             )
     rates = lines("train", "tokens_per_s")
     if rates:
@@ -86,9 +77,7 @@ def _charts(runs: Sequence[RunFacts], names: Sequence[str]) -> Iterator[Chart]:
 
 
 def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
-    held_out = dict.fromkeys(
-        name for run in runs for name in run.evaluations if is_loss(name)
-    )
+    held_out = _held_out(runs)
     rows = [
         ("status", *(run.status for run in runs)),
         ("steps", *(_steps(run) for run in runs)),
@@ -108,6 +97,12 @@ def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
     ]
     given = [row for row in rows if any(row[1:])]
     return table("Runs", ("", *names), given, left={0}, kind="runs")
+
+
+def _held_out(runs: Sequence[RunFacts]) -> dict[str, None]:
+    return dict.fromkeys(
+        name for run in runs for name in run.evaluations if is_loss(name)
+    )
 
 
 def _steps(run: RunFacts) -> str:

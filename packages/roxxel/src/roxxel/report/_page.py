@@ -42,8 +42,8 @@ def page(facts: RunFacts) -> str:
         _checkpoints(facts),
         _benchmarks(facts),
         _text(facts),
-        _plan(facts),
-        _config(facts),
+        _folded("Plan of the config", facts.plan),
+        _folded("Config", facts.config),
     ]
     return document(f"{facts.name}: {facts.headline}", body, drawn)
 
@@ -250,15 +250,6 @@ def _measured(number: Mapping[str, float | None] | None) -> str:
     return f"{number['value']:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
-def _plan(facts: RunFacts) -> str:
-    if not facts.plan:
-        return ""
-    return (
-        "<details><summary>Plan of the config that the run used last</summary>"
-        f"<pre>{in_html(facts.plan)}</pre></details>"
-    )
-
-
 def _text(facts: RunFacts) -> str:
     if not facts.last_text:
         return ""
@@ -268,12 +259,12 @@ def _text(facts: RunFacts) -> str:
     )
 
 
-def _config(facts: RunFacts) -> str:
-    if not facts.config:
+def _folded(title: str, text: str) -> str:
+    if not text:
         return ""
     return (
-        "<details><summary>Config that the run used last</summary>"
-        f"<pre>{in_html(facts.config)}</pre></details>"
+        f"<details><summary>{title} that the run used last</summary>"
+        f"<pre>{in_html(text)}</pre></details>"
     )
 
 
