@@ -99,11 +99,6 @@ def test_an_error_names_the_change_that_causes_the_error(
     assert message in str(caught.value)
 
 
-def test_an_error_of_the_file_names_no_change() -> None:
-    with pytest.raises(ConfigError, match=r"^here/first\.toml: the file has no key"):
-        parse("seed=5", text=f"sead = 3\n{CONFIG}")
-
-
 def test_a_run_keeps_the_config_with_its_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

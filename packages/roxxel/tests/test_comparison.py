@@ -122,9 +122,11 @@ def test_differences_of_the_configs_are_a_table(
 def test_runs_without_a_config_are_named(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    third = write_run(tmp_path / "c", [train_row(1)])
     write_config(pair[0])
+    write_config(third, seed=1)
 
-    html = drawn(tmp_path, *pair)
+    html = drawn(tmp_path, *pair, third)
 
     assert "These runs have no readable config: b &lt;2&gt;." in html
 

@@ -184,11 +184,9 @@ weights = { self = 0.5, code = 0.5 }
     [
         ("seed = ", "first.toml: not TOML: "),
         ("save_path = runs" + SMALLEST, "`save_path = runs`; put text in quotes"),
-        ("seed = 1," + SMALLEST, "`seed = 1,`; end the line after the value"),
-        ("seed" + SMALLEST, "write key = value"),
-        ("seed = 1\nseed = 2" + SMALLEST, "write each key once"),
-        ('cache = "C:\\d"' + SMALLEST, "write a path with /"),
-        ("[zzz]\n[zzz]" + SMALLEST, "write each table once"),
+        ("seed = 1," + SMALLEST, "`seed = 1,`; put text in quotes, end a line after"),
+        ("seed" + SMALLEST, "not TOML: Expected '='"),
+        ("seed = 1\nseed = 2" + SMALLEST, "write each key and each table once"),
         ("sead = 1" + SMALLEST, "the file has no key 'sead'; did you mean 'seed'?"),
         (
             "zzz = 1" + SMALLEST,
@@ -291,14 +289,14 @@ weights = { self = 0.5, code = 0.5 }
         (
             SMALLEST.replace("self", "web"),
             (
-                '[sources] names no primary corpus; write self = "path", or name it by '
-                'primary = "web" above the first [table]'
+                "[sources] names no primary corpus, which is 'self'; write self = "
+                '"path", or name another by primary = "web" above the first [table]'
             ),
         ),
         (
             'primary = "docs"' + SMALLEST.replace("self", "web"),
             (
-                "[sources] names no primary corpus, but primary is 'docs'; write "
+                "[sources] names no primary corpus, which is 'docs'; write "
                 'docs = "path"'
             ),
         ),
@@ -325,7 +323,7 @@ weights = { self = 0.5, code = 0.5 }
             SMALLEST
             + "[eval.a]\nprimary = 'web'\nsources = { docs = 'b' }\n"
             + "phases = [{ steps = 1, batch_size = 2, seq_len = 8 }]",
-            "[eval.a.sources] names no primary corpus, but primary is 'web'",
+            "[eval.a.sources] names no primary corpus, which is 'web'",
         ),
         (
             SMALLEST.replace('"a.rox"', "7"),

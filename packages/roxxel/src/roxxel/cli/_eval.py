@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-
 def eval(  # noqa: A001 - the name of the command
     run: RunAtStep,
     *,

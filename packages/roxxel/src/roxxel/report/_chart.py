@@ -89,15 +89,6 @@ class Chart:
     spots: Sequence[Spot] = ()
 
     @property
-    def is_constant(self) -> bool:
-        """Whether every line is constant."""
-        return all(line.series.is_constant for line in self.lines)
-
-    def shown(self, value: float) -> str:
-        """Return the text of a value."""
-        return percent(value) if self.is_share else short(value)
-
-    @property
     def axis(self) -> str:
         """The axis of the values: `log`, `zero` if it begins at 0, or `free`."""
         values = [value for line in self.lines for value in line.series.finite]
@@ -125,7 +116,7 @@ class Chart:
                     "of": line.of or line.name,
                     "color": line.color,
                     "faint": line.is_faint,
-                    "dots": line.has_dots,
+                    "dots": line.has_dots or len(line.series.steps) == 1,
                     "clock": line.clock,
                     "x": line.series.steps,
                     "y": line.series.values,

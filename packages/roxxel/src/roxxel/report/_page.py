@@ -10,7 +10,7 @@ from roxxel_store.screen import in_html
 
 from roxxel.report._chart import Drawn, Mark, percent, short
 from roxxel.report._html import document, table, when
-from roxxel.report._run_charts import charts_of, constants_of, is_loss
+from roxxel.report._run_charts import charts_of, is_loss
 from roxxel.report._spikes import RULE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_SPIKES = 12
 def page(facts: RunFacts) -> str:
     """Return the HTML of a run's page."""
     drawn = Drawn(
-        charts_of(facts),
+        list(charts_of(facts)),
         [facts.clock],
         phases=[Mark(p.start, _phase_labels(p)) for p in facts.phases],
         evaluations=facts.evaluated_steps,
@@ -37,7 +37,6 @@ def page(facts: RunFacts) -> str:
         _alerts(facts),
         drawn.html or "<p>The run has not written a training row yet.</p>",
         _spikes(facts),
-        _constants(facts),
         _phases(facts),
         _checkpoints(facts),
         _benchmarks(facts),
@@ -177,11 +176,6 @@ def _spikes(facts: RunFacts) -> str:
 def _batches(spike: Spike) -> str:
     first, last = spike.steps.start, spike.steps[-1]
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
-
-
-def _constants(facts: RunFacts) -> str:
-    rows = constants_of(facts)
-    return table("Constant in all rows", ("quantity", "value"), rows, left={0})
 
 
 def _phases(facts: RunFacts) -> str:

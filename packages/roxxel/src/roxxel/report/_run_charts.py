@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from roxxel.report._chart import Chart, Line, Spot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from roxxel.report._facts import RunFacts
     from roxxel.report._spikes import Spike
@@ -37,53 +37,16 @@ _FOLDED = {
 }
 """Fields that matter only to find out why a run is slow or large."""
 
-_ALWAYS = {"loss", "loss-by-source", "tokens"}
-"""Keys of the charts that are drawn even if their values are constant."""
-
-
-def charts_of(facts: RunFacts) -> list[Chart]:
-    """Return the charts to draw: those with varying values, and those in `_ALWAYS`."""
-    return [chart for chart in _charts(facts) if _is_drawn(chart)]
-
-
-def constants_of(facts: RunFacts) -> list[tuple[str, str]]:
-    """Return title and value of each quantity that is constant and has no chart."""
-    return [
-        (chart.title, chart.shown(line.series.finite[-1]))
-        for chart in _charts(facts)
-        # Constant shares are in the table of the phases.
-        if not _is_drawn(chart) and chart.key != "shares"
-        for line in chart.lines
-    ]
-
 
 def is_loss(name: str) -> bool:
     """Return whether a field of an evaluation is a loss, by its name."""
     return "loss" in name or name == "value"
 
 
-def _is_drawn(chart: Chart) -> bool:
-    return chart.key in _ALWAYS or not chart.is_constant
-
-
-def _charts(facts: RunFacts) -> Iterable[Chart]:
+def charts_of(facts: RunFacts) -> Iterator[Chart]:
+    """Yield the charts to draw, in their order on the page."""
     train = facts.train
-    names = {"loss": "loss of a step", "loss_mean": "mean loss"}
-    if train.get("loss") == train.get("loss_mean"):
-        # If every step has a row, the mean equals the loss. Draw only one line.
-        del names["loss_mean"]
-    losses = [
-        Line(words, train[name], index, is_faint=name == "loss" and len(names) > 1)
-        for index, (name, words) in enumerate(names.items())
-        if name in train and train[name].finite
-    ]
-    held_out = {name: s for name, s in facts.evaluations.items() if s.finite}
-    losses += [
-        Line(f"{name} (held out)", series, index, has_dots=True)
-        for index, (name, series) in enumerate(
-            ((n, s) for n, s in held_out.items() if is_loss(n)), len(losses)
-        )
-    ]
+    losses = _losses(facts)
     if losses:
         yield Chart(
             "loss",
@@ -94,16 +57,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
             is_wide=True,
             spots=[_spot(spike) for spike in facts.spikes],
         )
-    others = [name for name in held_out if not is_loss(name) and _is_value(name)]
-    for name in others:
-        line = Line(name, held_out[name], has_dots=True)
-        yield Chart(
-            f"eval-{name}",
-            f"{name} (evaluation)",
-            [line],
-            from_zero=False,
-            may_be_log=_may_be_log(name),
-        )
+    yield from _measured(facts)
     yield from _charts_by_source(facts)
     if "tokens_per_s" in train and train["tokens_per_s"].finite:
         line = Line("tokens/s", train["tokens_per_s"])
@@ -135,7 +89,38 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
             )
 
 
-def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
+def _losses(facts: RunFacts) -> list[Line]:
+    train = facts.train
+    names = {"loss": "loss of a step", "loss_mean": "mean loss"}
+    if train.get("loss") == train.get("loss_mean"):
+        # If every step has a row, the mean equals the loss. Draw only one line.
+        del names["loss_mean"]
+    losses = [
+        Line(words, train[name], index, is_faint=name == "loss" and len(names) > 1)
+        for index, (name, words) in enumerate(names.items())
+        if name in train and train[name].finite
+    ]
+    for name, series in facts.evaluations.items():
+        if series.finite and is_loss(name):
+            words = f"{name} (held out)"
+            losses.append(Line(words, series, len(losses), has_dots=True))
+    return losses
+
+
+def _measured(facts: RunFacts) -> Iterator[Chart]:
+    """Yield a chart of each value of an evaluation that is no loss."""
+    for name, series in facts.evaluations.items():
+        if series.finite and not is_loss(name) and _is_value(name):
+            yield Chart(
+                f"eval-{name}",
+                f"{name} (evaluation)",
+                [Line(name, series, has_dots=True)],
+                from_zero=False,
+                may_be_log=_may_be_log(name),
+            )
+
+
+def _charts_by_source(facts: RunFacts) -> Iterator[Chart]:
     """Yield loss and share by source, in one colour for each source."""
     colors = _colors(facts)
     losses = [

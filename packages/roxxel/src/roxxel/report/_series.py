@@ -41,11 +41,6 @@ class Series:
     def finite(self) -> list[float]:
         return [value for value in self.values if value is not None]
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether all values are finite and equal, or there is no value."""
-        return None not in self.values and len(set(self.values)) <= 1
-
 
 @dataclass(frozen=True)
 class Clock:
