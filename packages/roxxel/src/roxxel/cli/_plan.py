@@ -35,11 +35,12 @@ from roxxel.config import (
     compare_held_out,
     load_config,
     open_curriculum,
+    recipe_rate,
     refused,
     sampler_of,
     used_config,
 )
-from roxxel.recipe.learning_rate import RECIPE, rate_of
+from roxxel.recipe.learning_rate import RECIPE
 from roxxel.runs.scans import reads_of
 
 if TYPE_CHECKING:
@@ -203,11 +204,7 @@ def _changed_rates(done: int, *planned: tuple[RunConfig, Plan]) -> dict[str, Any
     for config, plan in planned:
         if config.model != RECIPE:
             return {}
-        try:
-            rate = rate_of({"total_steps": plan.total_steps, **config.model_args})
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"{config.file}: {error}") from error
-        found.append(float(rate.at(done)))
+        found.append(float(recipe_rate(config, plan.total_steps).at(done)))
     same = math.isclose(*found, rel_tol=1e-6)
     return {} if same else {"learning_rates": found}
 

@@ -63,6 +63,7 @@ from roxxel.config._model_args import (
     check_columns,
     check_model_args,
     check_model_data,
+    recipe_rate,
 )
 from roxxel.config._model_code import code_digest
 from roxxel.config._open import (
@@ -153,6 +154,7 @@ __all__ = [
     "open_sampler",
     "parse_config",
     "parse_schedule",
+    "recipe_rate",
     "refused",
     "sampler_of",
     "schedule_from",

@@ -53,10 +53,7 @@ def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
     if config.model != RECIPE:
         return
     model = _recipe_model(config)
-    try:
-        rate_of({"total_steps": curriculum.total_steps, **config.model_args})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{config.file}: {error}") from error
+    recipe_rate(config, curriculum.total_steps)
     longest = max(phase.seq_len for phase in curriculum.phases)
     if longest - 1 > model.context:
         raise ConfigError(
@@ -80,6 +77,18 @@ def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
                 f"the tokenizer's tokens, at least {seen[1] + 1}, in [model_args]"
             )
     _check_ends(config, model.end_tokens, read)
+
+
+def recipe_rate(config: RunConfig, total_steps: int) -> LearningRate:
+    """Return the schedule of the learning rate of a config of the recipe.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+    try:
+        return rate_of({"total_steps": total_steps, **config.model_args})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{config.file}: {error}") from error
 
 
 def check_columns(config: RunConfig, phases: Sequence[ResolvedPhase]) -> None:

@@ -63,6 +63,9 @@ class RunFacts:
         last_time: Time of the last row, ISO 8601; empty without rows.
         seed: Seed of the data order; None if the log does not record it.
         parent: The checkpoint of another run from which the run started, if any.
+        first_step: The first step: in a branch the step of the parent's checkpoint,
+            else 0.
+        first_tokens: Tokens that a parent has read before the first step.
         versions: Versions of the libraries and of the program at the newest start.
         command: Command line of the newest start; empty if not recorded.
         devices: Devices of the newest start; empty if not recorded.
@@ -109,6 +112,8 @@ class RunFacts:
     last_time: str
     seed: int | None
     parent: Parent | None
+    first_step: int
+    first_tokens: int
     versions: Mapping[str, str]
     command: str
     devices: str
@@ -141,16 +146,6 @@ class RunFacts:
         loss = self.train["loss"].last if "loss" in self.train else None
         shown = "" if loss is None else f", loss {loss:.4f}"
         return f"{self.status}, {self.step:,}{total} steps{shown}"
-
-    @property
-    def first_step(self) -> int:
-        """The first step: in a branch the step of the parent's checkpoint, else 0."""
-        return _first_step(self.parent)
-
-    @property
-    def first_tokens(self) -> int:
-        """Tokens that a parent has read before the first step."""
-        return 0 if self.parent is None else self.parent.tokens
 
     @property
     def rate(self) -> float:
@@ -206,7 +201,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     config = run.config_text() or ""
     best_metric, best_step = _best(checkpoints, run.settings)
     parent = run.parent
-    first_step = _first_step(parent)
+    first_step = parent.step if parent is not None and parent.is_branch else 0
     before = {} if parent is None else parent.tokens_by_source
     first_tokens = 0 if parent is None else parent.tokens
     clock = clock_of(rows, run.starts(), first_step, first_tokens)
@@ -226,6 +221,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         last_time=rows.last_time,
         seed=seed if is_count(seed) else None,
         parent=parent,
+        first_step=first_step,
+        first_tokens=first_tokens,
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         command=_command(started.get("command")),
         devices=_devices(started.get("devices"), started.get("processes")),
@@ -253,10 +250,6 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         damaged=tuple(damaged),
         plan=_plan(run),
     )
-
-
-def _first_step(parent: Parent | None) -> int:
-    return parent.step if parent is not None and parent.is_branch else 0
 
 
 def _tokens_columns(
