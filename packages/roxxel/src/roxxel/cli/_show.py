@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import Location, Sampler
     from roxxel_format import TokenReader
+    from roxxel_format.texts import TextCodec
 
     from roxxel.runs.run import Run
 
@@ -71,30 +72,10 @@ def show(
         if text
     }
     is_trained = step < opened_run.trained_steps
-    rows: list[dict[str, Any]] = []
-    for index, place in places:
-        shown: dict[str, Any] = {
-            "row": index,
-            "source": place.source,
-            "start": place.start,
-            "stop": place.stop,
-            "documents": list(place.documents),
-        }
-        masked = _masked(sampler, step, index, place.start)
-        if masked:
-            shown["masked"] = masked
-        unread = _unread(sampler, step, place)
-        if unread:
-            shown["unread"] = unread
-        names = names_of(corpora[place.source], place.documents)
-        if names is not None:
-            shown["names"] = names
-        if text:
-            [tokens] = sampler.rows(step, [index])["tokens"]
-            dtype = corpora[place.source].dtype
-            decoded = codecs[place.source].decode(tokens.astype(dtype))
-            shown["text"] = decoded.decode(errors="replace")
-        rows.append(shown)
+    rows = [
+        _row_facts(sampler, step, index, place, corpora, codecs)
+        for index, place in places
+    ]
     if json_:
         head = {"step": step, "phase": sampler.phase(step), "is_trained": is_trained}
         say(json.dumps({**head, "rows": rows}))
@@ -106,6 +87,36 @@ def show(
     )
     for shown in rows:
         _say_row(shown, corpora[shown["source"]])
+
+
+def _row_facts(
+    sampler: Sampler,
+    step: int,
+    row: int,
+    place: Location,
+    corpora: Mapping[str, TokenReader],
+    codecs: Mapping[str, TextCodec],
+) -> dict[str, Any]:
+    """Return what is in a row, as `--json` prints it; no text without a codec."""
+    corpus = corpora[place.source]
+    facts: dict[str, Any] = {
+        "row": row,
+        "source": place.source,
+        "start": place.start,
+        "stop": place.stop,
+        "documents": list(place.documents),
+    }
+    more = {
+        "masked": _masked(sampler, step, row, place.start),
+        "unread": _unread(sampler, step, place),
+        "names": names_of(corpus, place.documents),
+    }
+    facts |= {name: found for name, found in more.items() if found}
+    if place.source in codecs:
+        [tokens] = sampler.rows(step, [row])["tokens"]
+        decoded = codecs[place.source].decode(tokens.astype(corpus.dtype))
+        facts["text"] = decoded.decode(errors="replace")
+    return facts
 
 
 def _last(run: Run) -> int:
