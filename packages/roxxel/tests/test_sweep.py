@@ -124,10 +124,10 @@ def test_a_blend_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
 def test_a_blend_that_cannot_be_made_is_one_sentence(
     tmp_path: Path, blends: str, named: str
 ) -> None:
-    found = load_sweep(sweep_file(tmp_path, SWEEP + blends))
+    path = sweep_file(tmp_path, SWEEP + blends)
 
     with pytest.raises(ConfigError, match=named):
-        blends_of(found, ["code", "web"], {"code": 5, "web": 5})
+        blends_of(load_sweep(path), ["code", "web"], {"code": 5, "web": 5})
 
 
 def test_another_name_of_the_primary_is_refused(tmp_path: Path) -> None:
