@@ -5,10 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from roxxel_loader import Dataloader, LazyDataset, SimpleDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NUM_ITEMS = 1 << 18
 
@@ -41,27 +45,32 @@ class CountingExecutor(ProcessPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
-def test_a_dataset_is_pickled_once_and_not_sent_with_every_batch() -> None:
-    dataset = CountedDataset()
+@pytest.fixture(scope="module")
+def executor() -> Iterator[CountingExecutor]:
     context = multiprocessing.get_context("forkserver")
     with CountingExecutor(2, mp_context=context) as executor:
-        loader = Dataloader(dataset, NUM_ITEMS >> 8, executor=executor)
-        for step, batch in enumerate(loader):
-            start = step * (NUM_ITEMS >> 8)
-            assert batch.tolist() == list(range(start, start + len(batch)))
+        yield executor
+
+
+def test_a_dataset_is_pickled_once_and_not_sent_with_every_batch(
+    executor: CountingExecutor,
+) -> None:
+    dataset = CountedDataset()
+    loader = Dataloader(dataset, NUM_ITEMS >> 8, executor=executor)
+    for step, batch in enumerate(loader):
+        start = step * (NUM_ITEMS >> 8)
+        assert batch.tolist() == list(range(start, start + len(batch)))
 
     assert dataset.num_pickles == 1
     assert executor.num_bytes < 256 / 4 * dataset.values.nbytes
 
 
-def test_two_loaders_may_share_an_executor() -> None:
-    context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(1, mp_context=context) as executor:
-        loaders = [
-            Dataloader(SimpleDataset(range(n, n + 6)), 2, executor=executor)
-            for n in range(0, 60, 10)
-        ]
-        batches = [next(iterator) for iterator in map(iter, loaders)]
+def test_loaders_may_share_an_executor(executor: CountingExecutor) -> None:
+    loaders = [
+        Dataloader(SimpleDataset(range(n, n + 6)), 2, executor=executor)
+        for n in range(0, 60, 10)
+    ]
+    batches = [next(iterator) for iterator in map(iter, loaders)]
 
     assert [batch.tolist() for batch in batches] == [
         [n, n + 1] for n in range(0, 60, 10)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.first
 
-NUM_GIVEN_UP = 500
+NUM_GIVEN_UP = 200
 BATCH_BYTES = 16 * 256 * 4
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import threading
 import traceback
 import weakref
@@ -131,43 +130,6 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
     assert ended[0] == 0
     assert len(ended) <= 4
     assert list(results) == []
-
-
-def test_a_job_of_several_batches_ends_after_the_one_in_progress() -> None:
-    begun = threading.Event()
-    go_on = threading.Event()
-    made: list[int] = []
-
-    def slow_from_ten(n: int) -> int:
-        if n == 10:
-            begun.set()
-            go_on.wait(600)
-        made.append(n)
-        return n
-
-    results = Squares(100, slow_from_ten, ahead=20)
-    assert [next(results) for _ in range(6)] == list(range(6))
-    assert begun.wait(600)
-    del results  # ends the job as `close` does, which would wait for the batch
-    gc.collect()
-    go_on.set()
-    join_threads()
-
-    assert made == list(range(11))
-
-
-@pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_all_batches_before_an_error_come(error: type[BaseException]) -> None:
-    def failing_at_thirty(n: int) -> int:
-        if n == 30:
-            raise error
-        return n
-
-    results = Squares(100, failing_at_thirty, ahead=20)
-    assert [next(results) for _ in range(30)] == list(range(30))
-    with pytest.raises(error):
-        next(results)
-    results.close()
 
 
 def test_a_batch_lives_no_longer_than_its_consumer_wants() -> None:
@@ -312,18 +274,3 @@ def test_an_executor_of_threads_loads_the_items_of_a_dataset() -> None:
     with ThreadPoolExecutor(2) as executor:
         loader = Dataloader(RangeDataset(30), 4, executor=executor)
         assert np.concatenate(list(loader)).tolist() == list(range(30))
-
-
-def test_a_thousand_abandoned_prefetchers_leave_nothing() -> None:
-    gc.collect()
-    for _ in range(20):
-        next(Squares(10, workers=1))
-    join_threads()
-    before = len(gc.get_objects())
-
-    for _ in range(1000):
-        next(Squares(10, workers=1))
-
-    join_threads()
-    gc.collect()
-    assert len(gc.get_objects()) - before < 500

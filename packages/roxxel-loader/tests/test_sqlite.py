@@ -74,22 +74,12 @@ def test_it_survives_pickling(database: Path) -> None:
 
 
 def test_keys_must_be_distinct_integers(database: Path) -> None:
-    with pytest.raises(ValueError, match=r"contains 'word 0', not an integer"):
+    with pytest.raises(ValueError, match=r"contains 'word 0', which is no integer"):
         len(SQLiteDataset(database, "SELECT * FROM samples", "word"))
-    with pytest.raises(ValueError, match="contains 4 more than once"):
+    with pytest.raises(ValueError, match="contains 4, more than once"):
         len(SQLiteDataset(database, "SELECT 4 AS k FROM samples", "k"))
-    with pytest.raises(ValueError, match="contains None, not an integer"):
+    with pytest.raises(ValueError, match="contains None, which is no integer"):
         len(SQLiteDataset(database, "SELECT NULL AS k FROM samples", "k"))
-
-
-@pytest.mark.parametrize("query", ["samples", "SELECT x, word FROM samples"])
-def test_a_key_that_is_not_a_column_is_named_with_the_columns(
-    database: Path, query: str
-) -> None:
-    dataset = SQLiteDataset(database, query, key="number")
-
-    with pytest.raises(ValueError, match=r"no column 'number'; .* \[.*'x', 'word'\]"):
-        len(dataset)
 
 
 def test_a_wrong_query_is_an_error_of_sqlite(database: Path) -> None:
@@ -97,6 +87,8 @@ def test_a_wrong_query_is_an_error_of_sqlite(database: Path) -> None:
         len(SQLiteDataset(database, "none"))
     with pytest.raises(sqlite3.OperationalError, match="no such column: y"):
         len(SQLiteDataset(database, "samples", order_by="y"))
+    with pytest.raises(sqlite3.OperationalError, match="no such column: number"):
+        len(SQLiteDataset(database, "samples", key="number"))
 
 
 def test_a_missing_database_is_not_created(tmp_path: Path) -> None:

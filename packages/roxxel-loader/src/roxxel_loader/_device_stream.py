@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import threading
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, cast, overload, runtime_checkable
@@ -17,7 +18,6 @@ import numpy as np
 from roxxel_store.arguments import as_integer
 
 from ._arguments import check_callable
-from ._guard import Guard
 from ._pipeline.iterate import BatchIterator, make_global
 from .sharding._global_arrays import (
     HostBatch,
@@ -263,13 +263,13 @@ class _Hints:
         self._hinted = start
         self._due = start
         self._stop = stop
-        self._guard = Guard()
+        self._lock = threading.Lock()
 
     def give(self, step: int, layout: Layout) -> None:
         """Call `will_need` if a hint is due before `step` is read."""
         if self._hint is None:
             return
-        with self._guard.lock:
+        with self._lock:
             if step < self._due:
                 return
             num_steps = max(1, HINTED_VALUES // max(prod(layout.shape), 1))

@@ -9,7 +9,6 @@ dispatch computations to devices in the same order.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import jax
 
-from roxxel_loader._guard import Guard
 from roxxel_loader.sharding._global_arrays import copy_parts, put_on_devices
 
 if TYPE_CHECKING:
@@ -47,11 +45,6 @@ _BYTES_AHEAD = 4 << 20
 """Bytes of global batches to prefetch, if the caller gives no number of batches. Steps
 with small batches are short, so more batches are needed to bridge a pause of a slow
 source."""
-
-_TOGETHER_S = 1e-3
-"""Seconds of work, at most, after which a lone thread hands over the batches it has
-made. A hand-over wakes a thread, which costs as much as a small batch (`compare --to
-jax` in `tests-integration/benchmarks` prints the speed)."""
 
 
 @dataclass(frozen=True)
@@ -218,17 +211,12 @@ class BatchIterator(Generic[B]):
         self._functions = functions
         self._progress = progress
         self._count_items = count_items
-        self._process_id = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        # The number of batches that a job makes; several only where one thread works.
-        self._together = 1
-        self._is_lone = workers == 1 and executor is None
-        self._pending: deque[Future[deque[Made | BaseException]]] = deque()
-        self._ended = threading.Event()
+        self._pending: deque[Future[Made]] = deque()
         self._lock = threading.Lock()
         # A thread holds `_turn` while it waits for a batch. `close` needs only `_lock`,
         # so it can end this wait.
-        self._turn = Guard()
+        self._turn = threading.RLock()
         self._closed = False
         self._finalizer: weakref.finalize[..., Self] | None = None
         self._waited_s = 0.0
@@ -240,14 +228,8 @@ class BatchIterator(Generic[B]):
         return self
 
     def __next__(self) -> B:
-        if self._is_of_parent():
-            raise RuntimeError(
-                "this iteration belongs to the parent process: a forked child does not "
-                "have the threads that make the batches; start a new iteration in this "
-                "process"
-            )
         began = perf_counter()
-        with self._turn.lock:
+        with self._turn:
             try:
                 step, made, _, *stages_s = self._next_made()
                 batch = guarded(lambda _: apply_all(self._functions, made), step)
@@ -279,11 +261,9 @@ class BatchIterator(Generic[B]):
 
     def close(self) -> None:
         """Cancel the batches that no thread has begun; wait for all threads to end."""
-        if self._is_of_parent():
-            return
         with self._lock:
             self._closed = True
-            _release(self._pending, self._ended, None, self._process_id)
+            _release(self._pending, None)
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         if self._finalizer is not None:
@@ -326,38 +306,27 @@ class BatchIterator(Generic[B]):
                 raise StopIteration
             first = self._pending[0]
         try:
-            results = first.result()
+            result = first.result()
         except CancelledError:
             raise RuntimeError(
                 "the executor cancelled an accepted batch; keep the executor open "
                 "until the iteration ends, and iterate again from this step"
             ) from None
         with self._lock:
-            result = results.popleft()
-            if self._pending and not results:  # no job if this iterator was closed
+            if self._pending:  # empty if this iterator was closed
                 self._pending.popleft()
-            if isinstance(result, BaseException):
-                raise result
             if self._fits_ahead:
                 self._ahead = _num_ahead(result.num_bytes)
-            if self._is_lone:
-                self._together = _num_together(self._ahead, result)
         return result
 
     def _submit_ahead(self) -> None:
-        """Start to prefetch more batches, once there is room for a whole job."""
-        room = self._ahead + 1 - (self._next - self.step)
-        if room < self._together or self._closed:
-            return
-        stop = self._next + room
+        stop = self.step + self._ahead + 1
         if self.stop is not None:
             stop = min(stop, self.stop)
-        while self._next < stop:
-            steps = range(self._next, min(self._next + self._together, stop))
+        while self._next < stop and not self._closed:
             executor = self._executor or self._own_threads()
-            job = executor.submit(_make_together, self._make, steps, self._ended)
-            self._pending.append(job)
-            self._next = steps.stop
+            self._pending.append(executor.submit(guarded, self._make, self._next))
+            self._next += 1
 
     def _own_threads(self) -> ThreadPoolExecutor:
         """Return the threads; they have the JAX settings of the first caller."""
@@ -368,49 +337,14 @@ class BatchIterator(Generic[B]):
                 initializer=_settings_here(),
             )
             self._finalizer = weakref.finalize(
-                self,
-                _release,
-                self._pending,
-                self._ended,
-                self._threads,
-                self._process_id,
+                self, _release, self._pending, self._threads
             )
         return self._threads
-
-    def _is_of_parent(self) -> bool:
-        """Return whether the threads that make the batches run in a parent process."""
-        is_ahead = self._workers != 0 or self._executor is not None
-        return is_ahead and self._process_id != os.getpid()
 
 
 def _num_ahead(num_bytes: int) -> int:
     """Return the number of batches to prefetch if each has this many bytes."""
     return min(_MOST_AHEAD, max(_FEWEST_AHEAD, _BYTES_AHEAD // max(1, num_bytes)))
-
-
-def _num_together(ahead: int, made: Made) -> int:
-    """Return the number of batches to hand over at once if each takes this long."""
-    seconds = made.read_s + made.assemble_s + made.transfer_s
-    return max(1, min((ahead + 1) // 2, int(_TOGETHER_S / max(seconds, 1e-6))))
-
-
-def _make_together(
-    make: Callable[[int], Made], steps: range, ended: threading.Event
-) -> deque[Made | BaseException]:
-    """Make consecutive batches; an error is the result of its step.
-
-    No error keeps the later steps from being made, because the next job may wait until
-    they are: the batches of a stream are read in order.
-    """
-    results = deque[Made | BaseException]()
-    for step in steps:
-        if results and ended.is_set():
-            break
-        try:
-            results.append(guarded(make, step))
-        except BaseException as error:  # noqa: BLE001 - raised where its batch is due
-            results.append(error)
-    return results
 
 
 def guarded(make: Callable[[int], T], step: int) -> T:
@@ -430,22 +364,10 @@ def guarded(make: Callable[[int], T], step: int) -> T:
         raise
 
 
-def _release(
-    pending: deque[Future[Any]],
-    ended: threading.Event,
-    threads: ThreadPoolExecutor | None,
-    process_id: int,
-) -> None:
-    """Cancel pending batches; do not wait, because a finalizer may run on a worker.
-
-    Does nothing in a forked child, which has no worker threads and may have locked
-    copies of the pool's locks.
-    """
-    if process_id != os.getpid():
-        return
+def _release(pending: deque[Future[Any]], threads: ThreadPoolExecutor | None) -> None:
+    """Cancel pending batches; do not wait, because a finalizer may run on a worker."""
     while pending:
         pending.pop().cancel()
-    ended.set()  # Last: a job that ends early leaves steps for which others may wait.
     if threads is not None:
         threads.shutdown(wait=False, cancel_futures=True)
 

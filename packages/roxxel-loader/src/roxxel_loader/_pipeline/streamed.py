@@ -122,11 +122,10 @@ class StreamedItems:
                 self._check_no_batch(len(raw), step, epoch)
             epoch += 1
         # Reading began at `start`, and found nothing: the stream ends there, or before.
-        if step == self._start and self._epochs == 1 and not self._has_step(step - 1):
-            step = self._steps_of_first_epoch()
-        if step < self._start:
+        is_past = self._epochs == 1 and not self._has_step(step - 1)
+        if step < self._start or (step == self._start and is_past):
             raise PastEndError(
-                f"start_step is {self._start} but the stream has {step} steps in "
+                f"start_step is {self._start}, after the last step of the stream in "
                 f"epochs={self._epochs}; raise epochs"
             )
 
@@ -145,8 +144,3 @@ class StreamedItems:
         items = self._dataset.unfinished(step * self._batch_size, 0)
         num_items = sum(1 for _ in islice(items, self._batch_size))
         return num_items >= (self._batch_size if self._drop_last else 1)
-
-    def _steps_of_first_epoch(self) -> int:
-        num_items = sum(1 for _ in self._dataset.unfinished(0, 0))
-        whole, rest = divmod(num_items, self._batch_size)
-        return whole + (1 if rest and not self._drop_last else 0)

@@ -7,7 +7,7 @@ because `LazyDataset` has methods that construct its subclasses.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -16,7 +16,6 @@ from roxxel_curriculum import make_key, permute
 from roxxel_store.arguments import as_integer
 
 from roxxel_loader._arguments import check_callable, seed_number
-from roxxel_loader._guard import Guard
 
 from ._dataset import call_for_item, check_index, fetch, load_parts
 
@@ -333,22 +332,18 @@ class FilteredDataset(BulkDataset[T]):
     def __init__(self, dataset: Dataset[T], predicate: Callable[[T], bool]) -> None:
         check_callable(predicate=predicate)
         self._dataset, self._predicate = dataset, predicate
-        self._kept: npt.NDArray[np.int64] | None = None
-        self._guard = Guard()
 
     def __len__(self) -> int:
-        return len(self._positions())
+        return len(self._positions)
 
     def _load(self, indices: list[int]) -> list[T]:
-        return fetch(self._dataset, self._positions()[indices].tolist())
+        return fetch(self._dataset, self._positions[indices].tolist())
 
+    @cached_property
     def _positions(self) -> npt.NDArray[np.int64]:
-        with self._guard.lock:
-            if self._kept is None:
-                indices = range(len(self._dataset))
-                kept = (i for i in indices if call_for_item(self._passes, i, i))
-                self._kept = np.fromiter(kept, np.int64)
-            return self._kept
+        indices = range(len(self._dataset))
+        kept = (i for i in indices if call_for_item(self._passes, i, i))
+        return np.fromiter(kept, np.int64)
 
     def _passes(self, index: int) -> bool:
         return self._predicate(self._dataset[index])

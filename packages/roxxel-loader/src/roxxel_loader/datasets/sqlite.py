@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store.urls import expanded
-
-from roxxel_loader._guard import Guard
 
 from ._lazy import BulkDataset
 
@@ -41,8 +40,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
 
     Raises:
         FileNotFoundError: `path` is not a file.
-        ValueError: At the first use, if the query lacks the key, or the key is not a
-            column of distinct integers.
+        sqlite3.OperationalError: At the first use, if the query lacks the key.
+        ValueError: At the first use, if the key is not a column of distinct integers.
         LookupError: When a row is loaded that was deleted after the first use.
 
     Example:
@@ -74,15 +73,13 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             f"{order_by}, {self._quoted_key}" if order_by else self._quoted_key
         )
         self._parameters = tuple(parameters)
-        self._known: npt.NDArray[np.int64] | None = None
-        self._guard = Guard()
         self._local = threading.local()
 
     def __len__(self) -> int:
-        return len(self._keys())
+        return len(self._keys)
 
     def _load(self, indices: list[int]) -> list[dict[str, Any]]:
-        wanted: list[int] = self._keys()[indices].tolist()
+        wanted: list[int] = self._keys[indices].tolist()
         found: dict[int, dict[str, Any]] = {}
         for at in range(0, len(wanted), MAX_VARIABLES):
             part = wanted[at : at + MAX_VARIABLES]
@@ -111,48 +108,24 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _local=threading.local())
 
+    @cached_property
     def _keys(self) -> npt.NDArray[np.int64]:
-        with self._guard.lock:
-            if self._known is None:
-                self._known = self._read_keys()
-            return self._known
-
-    def _read_keys(self) -> npt.NDArray[np.int64]:
         statement = (
             f"SELECT {self._quoted_key} FROM ({self._query}\n) "  # noqa: S608
             f"ORDER BY {self._order}"
         )
-        try:
-            rows = self._connection().execute(statement, self._parameters)
-        except sqlite3.OperationalError as error:
-            columns = self._read_columns()
-            if self._key.lower() in map(str.lower, columns):
-                raise
-            raise ValueError(
-                f"{self._path}: the query has no column {self._key!r}; pass a "
-                f"column of distinct integers as key=, one of {columns}"
-            ) from error
-        values = [row[0] for row in rows]
-        odd = next((value for value in values if not isinstance(value, int)), None)
-        if odd is not None or None in values:
-            raise ValueError(
-                f"{self._path}: column {self._key!r} contains {odd!r}, not an integer; "
-                "pass a column of distinct integers as key="
-            )
-        keys = np.array(values, np.int64)
-        distinct, counts = np.unique(keys, return_counts=True)
-        if len(distinct) != len(keys):
-            raise ValueError(
-                f"{self._path}: column {self._key!r} contains "
-                f"{distinct[counts > 1][0]} more than once; pass a column of distinct "
-                "integers as key="
-            )
-        return keys
-
-    def _read_columns(self) -> list[str]:
-        statement = f"SELECT * FROM ({self._query}\n) LIMIT 0"  # noqa: S608
         rows = self._connection().execute(statement, self._parameters)
-        return [column[0] for column in rows.description]
+        values = [row[0] for row in rows]
+        known = set[int]()
+        for value in values:
+            if not isinstance(value, int) or value in known:
+                what = "more than once" if value in known else "which is no integer"
+                raise ValueError(
+                    f"{self._path}: column {self._key!r} contains {value!r}, {what}; "
+                    "pass a column of distinct integers as key="
+                )
+            known.add(value)
+        return np.array(values, np.int64)
 
     def _connection(self) -> sqlite3.Connection:
         holder: _Holder | None = getattr(self._local, "holder", None)
