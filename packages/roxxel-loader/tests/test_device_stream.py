@@ -103,9 +103,9 @@ def test_every_row_and_column_is_read_once() -> None:
 def test_whole_rows_are_asked_for_without_columns() -> None:
     source = CountingSource()
 
-    list(device_stream(source, 0, 1, sharded((8,), "a")))
+    list(device_stream(source, 0, 1, sharded((2,), "a")))
 
-    assert source.reads == [(0, slice(0, 16), None)]
+    assert source.reads == [(0, slice(0, 8), None), (0, slice(8, 16), None)]
 
 
 def test_dict_batches_keep_their_names_and_dtypes() -> None:
@@ -269,7 +269,7 @@ def test_batches_may_differ_and_are_read_once(
             assert leaf.shape == values.shape
             assert leaf.dtype == jax.dtypes.canonicalize_dtype(values.dtype)
             assert (np.asarray(leaf) == values).all()
-    assert [step for step, *_ in source.reads[:40]] == [*range(40)]
+    assert [*dict.fromkeys(step for step, *_ in source.reads)] == [*range(40)]
 
 
 @pytest.mark.parametrize("given", ["nothing", "another shape", "a dict of it"])

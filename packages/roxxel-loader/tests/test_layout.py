@@ -53,14 +53,6 @@ def test_every_value_is_read_once_and_is_where_the_sharding_says(
         assert (np.asarray(shard.data) == values[shard.index]).all()
 
 
-def test_neighbouring_parts_are_one_read() -> None:
-    source = CountingSource()
-
-    next(device_stream(source, 0, 1, sharded((4, 2), "a", "b"), workers=0))
-
-    assert source.reads == [(0, slice(0, 16), None)]
-
-
 def test_a_placed_array_does_not_see_later_writes() -> None:
     values = np.ones((64, 64), np.int32)
 

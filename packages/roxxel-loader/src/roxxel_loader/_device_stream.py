@@ -219,19 +219,16 @@ class _RowReader:
         layout = self._layout_of(self._source.shape(step))
         self._hints.give(step, layout)
         memory: list[npt.NDArray[Any]] = []
-        if self._out_dtype is None:
-            reads = layout.reads
-            parts = [
-                self._source.rows(step, *_arguments(read, layout.shape))
-                for read in reads
-            ]
+        reads, dtype = layout.parts, self._out_dtype
+        wanted = [_arguments(read, layout.shape) for read in reads]
+        if dtype is None:
+            parts = [self._source.rows(step, *each) for each in wanted]
         else:
-            reads, dtype = layout.parts, self._out_dtype
             memory = [aligned_empty(shape_of(read), dtype) for read in reads]
             rows: Any = self._source.rows
             parts = [
-                rows(step, *_arguments(read, layout.shape), out=out)
-                for read, out in zip(reads, memory, strict=True)
+                rows(step, *each, out=out)
+                for each, out in zip(wanted, memory, strict=True)
             ]
             if all(map(operator.is_, parts, memory)):
                 pieces = list(zip(reads, memory, strict=True))
@@ -283,8 +280,8 @@ class _Hints:
     def _call(
         self, hint: Callable[..., Any], layout: Layout, step: int, num_steps: int
     ) -> None:
-        low = min(read[0][0] for read in layout.reads)
-        high = max(read[0][1] for read in layout.reads)
+        low = min(part[0][0] for part in layout.parts)
+        high = max(part[0][1] for part in layout.parts)
         if self._takes_rows:
             hint(step, num_steps, slice(low, high))
         elif (low, high) == (0, layout.shape[0]):

@@ -79,7 +79,7 @@ def sharded_rows(num_rows: int, sharding: ShardingLike) -> Rows:
     """Return the rows that the devices of this process hold."""
     by_rows = first_axes(resolve(sharding, (num_rows,)), 1)
     layout = make_layout((num_rows,), by_rows)
-    return Rows(num_rows, tuple(read[0] for read in layout.reads))
+    return Rows(num_rows, tuple(part[0] for part in layout.parts))
 
 
 def local_batch(

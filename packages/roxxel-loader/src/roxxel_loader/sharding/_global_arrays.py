@@ -1,9 +1,8 @@
 """Which regions of a global array this process holds, and how their values reach JAX.
 
 A box is a rectangular region of an array: one half-open span per axis. A part is the
-box that a device holds. A read is a box that the process reads; a piece is a read with
-its values. The reads of a process are disjoint and cover its parts, so the process
-reads each value once, even if several devices hold the value.
+box that a device holds; a piece is a box with its values. A process reads each part
+once, even if several devices hold it.
 
 JAX gets each part in aligned and contiguous memory, in a dtype that devices support.
 This memory is never modified, so JAX may alias it on the CPU or transfer it in the
@@ -52,14 +51,12 @@ _REGISTERED = 2
 class Layout:
     """The boxes of a global array that this process holds.
 
-    `parts` are the distinct boxes that devices of this process hold. `reads` are
-    disjoint boxes that cover `parts`.
+    `parts` are the distinct boxes that devices of this process hold.
     """
 
     shape: Shape
     sharding: Sharding
     parts: tuple[Box, ...]
-    reads: tuple[Box, ...]
 
 
 def layouts(sharding: ShardingLike) -> Callable[[Shape], Layout]:
@@ -110,7 +107,7 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
             f"{sharding} has no device of this process; build the mesh from devices of "
             "all processes"
         )
-    return Layout(shape, sharding, tuple(sorted(boxes)), _merge(boxes))
+    return Layout(shape, sharding, tuple(sorted(boxes)))
 
 
 def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
@@ -152,32 +149,6 @@ def index_in(part: Box, box: Box) -> Index | None:
     if all(b[0] <= p[0] and p[1] <= b[1] for p, b in spans):
         return tuple(slice(p[0] - b[0], p[1] - b[0]) for p, b in spans)
     return None
-
-
-def _merge(parts: set[Box]) -> tuple[Box, ...]:
-    """Return disjoint boxes that cover `parts`; join adjacent parts axis by axis."""
-    boxes = list(parts)
-    for axis in reversed(range(len(boxes[0]))):
-        boxes.sort(
-            key=lambda box, axis=axis: (*box[:axis], *box[axis + 1 :], box[axis])
-        )
-        merged: list[Box] = []
-        for box in boxes:
-            if merged and _touch(merged[-1], box, axis):
-                span = (merged[-1][axis][0], box[axis][1])
-                merged[-1] = (*box[:axis], span, *box[axis + 1 :])
-            else:
-                merged.append(box)
-        boxes = merged
-    return tuple(sorted(boxes))
-
-
-def _touch(left: Box, right: Box, axis: int) -> bool:
-    return (
-        left[:axis] == right[:axis]
-        and left[axis + 1 :] == right[axis + 1 :]
-        and left[axis][1] == right[axis][0]
-    )
 
 
 class HostLeaf(NamedTuple):
