@@ -105,17 +105,21 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
         ([], {}, "at least one phase"),
         ([Phase(1, 1, 9, {"kode": 1})], {}, "unknown source 'kode'; the sources are"),
         ([Phase(1, 1, 9)], {"policies": {"kode": "drop"}}, "policies name unknown"),
-        ([Phase(1, 1, 9)], {"policies": {"code": "dorp"}}, "'dorp'; write"),
+        (
+            [Phase(1, 1, 9)],
+            {"policies": {"code": "dorp"}},
+            "policies.code .*'dorp'",
+        ),
         ([Phase(1, 1, 9)], {"overlap": 2}, "overlap must be 0 or 1"),
         ([Phase(1, 1, 1)], {"overlap": 1}, "needs at least 2 tokens"),
-        ([Phase(1, 1, 9)], {"longest": 0}, "longest must be at least 1, got 0"),
-        ([Phase(1, 1, 9)], {"max_epochs": 0}, "max_epochs must be at least 1"),
+        ([Phase(1, 1, 9)], {"longest": 0}, "longest must be an integer of 1 or more"),
+        ([Phase(1, 1, 9)], {"max_epochs": 0}, "max_epochs must be an integer of 1 or"),
         (
             [Phase(1, 1, 9)],
             {"skips": [(5, 1)]},
             "a skip is at step 5 but the run has",
         ),
-        ([Phase(1, 1, 9)], {"skips": [(0, 0)]}, "count >= 1"),
+        ([Phase(1, 1, 9)], {"skips": [(0, 0)]}, "skips.0.1 must be an integer of 1"),
         (
             [Phase(1, 1, 10_001)],
             {},
@@ -210,28 +214,27 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="named 'self', which names the primary"):
         Curriculum(reader(), phases, {"self": reader()})
-    with pytest.raises(TypeError, match="phase 0 is a tuple"):
+    with pytest.raises(TypeError, match=r"phases\.0 must be a Phase"):
         Curriculum(reader(), [(1, 1, 9)])  # pyright: ignore[reportArgumentType] - the point
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"phases": None}, "phases must be a list of Phase, got NoneType"),
-        ({"phases": Phase(1, 1, 9)}, "phases must be a list of Phase, got Phase"),
-        ({"phases": Endless()}, "phases must be a list of Phase, got Endless"),
+        ({"phases": None}, "phases must be a list, each entry a Phase"),
+        ({"phases": Phase(1, 1, 9)}, r"a Phase \(a table in TOML\), got Phase"),
+        ({"phases": Endless()}, "phases must be a list, each .*got .*Endless"),
         ({"mix_streamers": [1]}, "mix_streamers must map names to token readers"),
         ({"mix_streamers": {"": 1}}, "name must be a non-empty str"),
-        ({"policies": ["drop"]}, "policies must map source names"),
-        ({"policies": {"self": 1.5}}, "policy of source 'self' is a float"),
-        ({"skips": 3}, "skips must be a list of pairs"),
-        ({"skips": Endless()}, "skips must be a list of pairs"),
-        ({"skips": [(True, 1)]}, "a skip must be a pair of integers"),
-        ({"overlap": 1.0}, "overlap must be 0 or 1 tokens, got 1.0"),
-        ({"skips": [3]}, "a skip must be a pair of integers"),
-        ({"skips": [("a", "b")]}, "a skip must be a pair of integers"),
-        ({"longest": 1.5}, "longest must be an integer or None"),
-        ({"max_epochs": True}, "max_epochs must be an integer or None"),
+        ({"policies": ["drop"]}, "policies must be a table"),
+        ({"policies": {"self": 1.5}}, "policies.self must be .* got 1.5"),
+        ({"skips": 3}, "skips must be a list, each entry a pair"),
+        ({"skips": Endless()}, "skips must be a list, each entry a pair"),
+        ({"skips": [(True, 1)]}, "skips.0.0 must be an integer"),
+        ({"overlap": 1.0}, "overlap must be 0 or 1, got 1.0"),
+        ({"skips": [3]}, "skips.0 must be a pair"),
+        ({"longest": 1.5}, "longest must be an integer of 1 or more or None"),
+        ({"max_epochs": True}, "max_epochs must be an integer of 1 or more or None"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_named(

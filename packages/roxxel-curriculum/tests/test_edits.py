@@ -14,7 +14,7 @@ from roxxel_curriculum.testing import PositionReader
 from .helpers import NAMES, coverage, delivered
 
 SLOW = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

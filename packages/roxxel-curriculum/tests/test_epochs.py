@@ -13,7 +13,7 @@ from roxxel_curriculum.testing import PositionReader
 from .helpers import curricula
 
 SLOW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -7,40 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, CurriculumError, Phase
+from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 
 
 def make(*declared: Phase, **options: Any) -> Curriculum:
     return Curriculum(PositionReader(5000), declared, **options)
-
-
-@pytest.mark.parametrize(
-    ("phase", "skips"),
-    [(Phase(10**30, 2, 9), []), (Phase(5, 2, 9), [(1, 10**30)])],
-    ids=["steps", "skips"],
-)
-def test_more_epochs_than_the_order_can_count_are_refused_at_construction(
-    phase: Phase, skips: list[tuple[int, int]]
-) -> None:
-    with pytest.raises(CurriculumError) as info:
-        make(phase, skips=skips)
-
-    text = str(info.value)
-    assert text.startswith(f"phase 0 needs {phase.steps} steps, which read source 'sel")
-    assert "epochs, and the order has at most 9223372036854775808; at most" in text
-
-
-def test_the_last_step_that_the_order_can_count_is_read() -> None:
-    with pytest.raises(CurriculumError) as info:
-        make(Phase(10**30, 2, 9))
-    most = int(str(info.value).split("at most ")[-1].split()[0])
-
-    sampler = make(Phase(most, 2, 9)).sampler(7)
-
-    assert sampler.batch(most - 1).shape == (2, 9)
-    with pytest.raises(CurriculumError, match=f"at most {most} steps fit"):
-        make(Phase(most + 1, 2, 9))
 
 
 def test_a_hint_for_a_numpy_integer_of_steps_is_that_for_a_python_integer() -> None:
@@ -113,11 +85,9 @@ def test_a_step_that_is_not_an_integer_is_one_sentence(step: Any) -> None:
     [
         (np.int64(2), 2),
         (np.float64(0.2), 0.2),
-        (np.float32(0.2), 0.2),
         (np.array(2), 2),
-        (np.array(0.2, np.float32), 0.2),
     ],
-    ids=["int64", "float64", "float32", "array", "float32 array"],
+    ids=["int64", "float64", "array"],
 )
 def test_epochs_may_be_a_number_of_numpy(given: Any, same: float) -> None:
     phase, plain = (Phase(batch_size=2, seq_len=9, epochs=x) for x in (given, same))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import ResolvedPhase
 
 SLOW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

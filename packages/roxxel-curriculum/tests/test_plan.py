@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -134,17 +133,11 @@ def test_a_plan_goes_through_json() -> None:
 def test_text_and_notebooks_show_the_same_cells() -> None:
     plan = example(skips=[(5, 3)]).plan(7)
 
-    shown = (" ".join(str(plan).split()), plan._repr_html_())
+    text, html = str(plan), plan._repr_html_()
 
+    assert html == f"<pre>{text}</pre>"
     for cell in ("64 x 65", "12,800", "200-399", "math runs out in step", "3 steps is"):
-        assert all(cell in form for form in shown)
-
-
-def test_numbers_of_a_notebook_s_table_are_on_the_right() -> None:
-    html = example().plan()._repr_html_()
-
-    assert re.search(r'<td style="text-align:left[^"]*">self</td>', html)
-    assert re.search(r'<td style="text-align:right[^"]*">0-199</td>', html)
+        assert cell in " ".join(text.split())
 
 
 def test_usual_plans_fit_a_terminal_of_80_columns() -> None:
@@ -318,7 +311,6 @@ def test_the_epochs_of_a_phase_are_named_as_the_epochs_so_far() -> None:
     assert sum(line.split()[:7] == header for line in lines) == 1
     rows = [line.split() for line in lines if line.startswith("self")]
     assert [row[5] for row in rows[:2]] == ["0.500", "0.900"]
-    assert ">epochs so far</th>" in plan._repr_html_()
 
 
 def test_both_tables_have_the_sources_in_one_order() -> None:
@@ -383,7 +375,7 @@ def test_another_source_changes_from_where_it_is_first_read() -> None:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(declared=declarations(), data=st.data())
 def test_no_batch_before_the_step_of_a_difference_changes(
     declared: Declared, data: st.DataObject

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .helpers import Declared
 
 LAW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 # Names before, between and after the names of the other sources.
 PRIMARIES = st.sampled_from(("aaa", "library", "zzz"))
@@ -230,9 +230,9 @@ def test_errors_show_the_name() -> None:
             CurriculumError,
             "primary='code' is also the name of a source in mix_",
         ),
-        ("", TypeError, "primary must be the name of a source, got ''"),
-        (3, TypeError, "primary must be the name of a source, got 3"),
-        (None, TypeError, "primary must be the name of a source, got None"),
+        ("", CurriculumError, "primary must be a non-empty string, got ''"),
+        (3, TypeError, "primary must be a non-empty string, got 3"),
+        (None, TypeError, "primary must be a non-empty string, got None"),
     ],
 )
 def test_a_wrong_name_is_an_error(

@@ -16,7 +16,7 @@ from roxxel_curriculum.testing import PositionReader
 from .helpers import NAMES, Declared, curricula, declarations
 
 SLOW = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -166,7 +166,7 @@ def test_the_plan_counts_what_is_delivered(curriculum: Curriculum) -> None:
         }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     longest=st.integers(2, 5000),
     ratio=st.integers(6400, 10**6),

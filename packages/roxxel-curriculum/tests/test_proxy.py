@@ -58,7 +58,7 @@ def big_runs(draw: st.DrawFn) -> tuple[Curriculum, float, bool]:
     return curriculum, scale, {*policies.values()} <= {"repeat"}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=big_runs(), seed=st.integers(0, 2**32))
 def test_epochs_at_the_end_of_each_phase_differ_by_a_batch_and_parts_of_spans(
     drawn: tuple[Curriculum, float, bool], seed: int

@@ -141,7 +141,7 @@ def expected(corpora: tuple[Roxxel, Roxxel]) -> Expected:
 
 
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -107,8 +107,8 @@ def test_a_source_that_records_no_tokenizer_is_noted_in_the_plan(
     ("tokenizers", "error", "words"),
     [
         ({"kode": "a"}, CurriculumError, "name unknown source 'kode'"),
-        ({"code": 3}, TypeError, "'code' must be a name, got 3"),
-        (["a"], TypeError, "tokenizers must map"),
+        ({"code": 3}, TypeError, "tokenizers.code must be a non-empty string"),
+        (["a"], TypeError, "tokenizers must be a table"),
         ({"code": "other"}, CurriculumError, "tokenizer 'other'"),
     ],
 )

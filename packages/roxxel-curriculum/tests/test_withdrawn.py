@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .helpers import Declared
 
 FIELDS = ("tokens", "segment_ids", "positions", "source", "loss_mask")
-LAW = settings(max_examples=60, deadline=None)
+LAW = settings(max_examples=30, deadline=None)
 
 
 Without = dict[str, list[Any]]
@@ -362,7 +362,6 @@ def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
         ({"code": [1]}, CurriculumError, "unknown source 'code'; the sources are"),
         ({"web": [100]}, CurriculumError, "document 100 of source 'web', which has"),
         ({"web": [-1]}, CurriculumError, "document -1 of source 'web', which has the"),
-        ({"web": [2**63]}, CurriculumError, "because no source has as many docum"),
         ({"web": [[5, 3]]}, CurriculumError, r"the falling range \[5, 3\); give"),
         (
             {"web": [[5]]},
@@ -381,8 +380,7 @@ def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
         ({"web": "tokens:9-12"}, CurriculumError, r"write a range .*tokens:\[512,1024"),
         ({"web": ["ids"]}, TypeError, r"'tokens:\[512,1024\)', got 'ids'"),
         ({"web": [3, "ids.txt"]}, FileNotFoundError, "ids.txt: does not exist"),
-        ({"web": [f"tokens:[0,{2**63})"]}, CurriculumError, "no source has as many t"),
-        ([1], TypeError, "without must map source names"),
+        ([1], TypeError, "without must be a table"),
     ],
 )
 def test_wrong_documents_are_one_sentence(
@@ -403,7 +401,7 @@ def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None
     with pytest.raises(CurriculumError, match=f"line 1 is '{name}', "):
         curriculum(without={"web": path})
     path.write_text("3\n99999999999999999999\n")
-    with pytest.raises(CurriculumError, match=r"line 2 of .*ids\.txt: the number 9"):
+    with pytest.raises(CurriculumError, match=r"ids\.txt: line 2 is '9999"):
         curriculum(without={"web": path})
     path.write_bytes(b"\xef\xbb\xbf3\r\n 5 \r\n")
     assert masked(path) == [3, 5]
@@ -502,14 +500,14 @@ def test_a_plan_says_that_a_withdrawn_source_is_not_read() -> None:
     )
 
 
-def test_a_million_withdrawn_documents_are_a_small_state() -> None:
+def test_many_withdrawn_documents_are_a_small_state() -> None:
     """At most 2 bytes for each number that is spread evenly."""
-    numbers = np.sort(np.random.default_rng(0).choice(10**8, 10**6, replace=False))
+    numbers = np.sort(np.random.default_rng(0).choice(10**7, 10**5, replace=False))
     found = IndexSet(numbers, numbers + 1)
 
     entry = found.to_json()
 
-    assert len(json.dumps(entry)) < 2 * 10**6
+    assert len(json.dumps(entry)) < 2 * 10**5
     assert IndexSet.from_json(entry) == found
 
 

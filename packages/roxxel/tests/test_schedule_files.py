@@ -120,8 +120,8 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"phases": 3}, "phases must be a list, each entry a table, got 3"),
-        ({"phases": [3]}, "phases.0 must be a table, got 3"),
+        ({"phases": 3}, "phases must be a list, each entry a Phase"),
+        ({"phases": [3]}, "phases.0 must be a Phase (a table in TOML), got 3"),
         ({"policies": [1]}, "policies must be a table, got [1]"),
         ({"skips": 3}, "skips must be a list"),
         (

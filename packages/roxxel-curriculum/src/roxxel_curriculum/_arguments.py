@@ -2,90 +2,93 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from roxxel_store.arguments import as_integer
+from roxxel_store.declared import Count, Rule, check
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Skip
 from roxxel_curriculum.phase import Phase
+from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+    from roxxel_curriculum._documents import Documents
 
 # A blend rounds shares to multiples of 2**-48: shares below 1e-12 would be inexact.
 _SMALLEST_SHARE_INVERSE = 10**12
 
 
-def checked_seed(seed: Any) -> int:
-    """Return `seed` as an int; any integer is valid."""
-    return as_integer("seed", seed)
+_Phase = Annotated[Phase, Rule(must_be="a Phase (a table in TOML)")]
+_Policy = Annotated[
+    Policy | Literal["drop", "repeat", "stop"] | Count,
+    Rule(must_be='"drop", "repeat", "stop", a number of epochs, or a table of both'),
+]
+_Overlap = Annotated[int, Rule(at_least=0, at_most=1, must_be="0 or 1")]
+_Skip = Annotated[
+    tuple[Annotated[int, Rule(at_least=0)], Count],
+    Rule(must_be="a pair [at, count], at from 0 and count from 1"),
+]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of a curriculum without its corpora, each checked alone."""
+
+    phases: tuple[_Phase, ...]
+    longest: Count | None = None
+    policies: Mapping[str, _Policy] = field(default_factory=dict[str, "_Policy"])
+    max_epochs: Count | None = None
+    overlap: _Overlap = 0
+    skips: tuple[_Skip, ...] = ()
+    without: Mapping[str, Documents] = field(
+        default_factory=dict[str, "Documents"], metadata={"kind": Mapping[str, Any]}
+    )
+    primary: str = PRIMARY
+    tokenizers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        check(self, CurriculumError)
+
+
+def listed(values: Any) -> Any:
+    """Return what iterates as a tuple; a corpus does not, though `iter` reads it."""
+    kind = cast("Any", type(values))
+    return tuple(values) if hasattr(kind, "__iter__") else values
 
 
 def checked_phases(
-    phases: Iterable[Phase], source_names: Collection[str]
+    phases: tuple[Phase, ...], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
     """Return the phases; raise an error if none is given, or a weight names no source.
 
     The first of `source_names` is the primary, which a phase without weights reads.
     """
-    if not _is_iterable(phases):
-        raise TypeError(
-            f"phases must be a list of Phase, got {type(phases).__name__}; "
-            "write [Phase(steps, batch_size, seq_len)]"
-        )
-    checked = tuple(phases)
-    if not checked:
+    if not phases:
         raise CurriculumError("a curriculum needs at least one phase, got none")
-    for index, phase in enumerate(checked):
-        if not isinstance(cast("Any", phase), Phase):
-            raise TypeError(
-                f"phase {index} is a {type(phase).__name__}; "
-                "write Phase(steps, batch_size, seq_len)"
-            )
     primary = next(iter(source_names))
     if primary != PRIMARY:
         only = {primary: 1.0}
-        checked = tuple(
+        phases = tuple(
             replace(phase, weights=only) if phase.weights is None else phase
-            for phase in checked
+            for phase in phases
         )
-    for index, phase in enumerate(checked):
+    for index, phase in enumerate(phases):
         _check_weights(phase, f"phase {index}", source_names)
-    return checked
+    return phases
 
 
-def checked_overlap(overlap: Any) -> int:
-    """Return `overlap` as an int; raise an error unless it is 0 or 1."""
-    number = as_integer("overlap", overlap, what="0 or 1 tokens")
-    if number not in (0, 1):
-        raise CurriculumError(f"overlap must be 0 or 1 tokens, got {number}")
-    return number
-
-
-def checked_count(name: str, value: Any) -> int | None:
-    """Return `value` as an int of at least 1; None stays None."""
-    if value is None:
-        return None
-    what = "an integer or None"
-    return as_integer(name, value, 1, what=what, error=CurriculumError)
-
-
-def merged_skips(skips: Any) -> tuple[Skip, ...]:
+def merged_skips(skips: Iterable[tuple[int, int]]) -> tuple[Skip, ...]:
     """Sort skips by step, and add up the counts of skips at the same step."""
-    if not _is_iterable(skips):
-        raise TypeError(f"skips must be a list of pairs (at, count), got {skips!r}")
-    merged: dict[int, int] = {}
-    for skip in skips:
-        at, count = _skip_pair(skip)
-        if at < 0 or count < 1:
-            raise CurriculumError(
-                f"a skip is (at, count), at >= 0 and count >= 1, got ({at}, {count})"
-            )
-        merged[at] = merged.get(at, 0) + count
+    merged = Counter[int]()
+    for at, count in skips:
+        merged[at] += count
     return tuple(Skip(at, count) for at, count in sorted(merged.items()))
 
 
@@ -99,35 +102,12 @@ def check_all_named(phases: Iterable[Phase], source_names: Collection[str]) -> N
     unread = [name for name in source_names if name not in named]
     if not unread:
         return
-    listed = ", ".join(map(repr, unread))
-    why = (
-        f"a phase without weights reads only the primary, {primary!r}"
-        if any(phase.weights is None for phase in phases)
-        else "the weights of no phase name it"
-    )
-    remedy = "or leave it out" if unread[0] != primary else "or choose another primary"
     raise CurriculumError(
-        f"no phase reads {'sources' if unread[1:] else 'source'} {listed}: {why}; give "
-        f"{unread[0]!r} a share in the weights of a phase, {remedy} (the weight 0 "
-        "declares that a source stays unread)"
+        f"no phase reads {', '.join(map(repr, unread))}, because no weights name it (a "
+        f"phase without weights reads only the primary, {primary!r}); give it a share "
+        "in the weights of a phase, or leave it out (the weight 0 declares that a "
+        "source stays unread)"
     )
-
-
-def _is_iterable(value: object) -> bool:
-    """Return whether `type(value)` has `__iter__`.
-
-    `iter(value)` would accept a corpus, too, and read it through `__getitem__`.
-    """
-    return hasattr(type(value), "__iter__")
-
-
-def _skip_pair(skip: Any) -> tuple[int, int]:
-    what = "a pair of integers (at, count)"
-    try:
-        at, count = (skip.at, skip.steps) if isinstance(skip, Skip) else skip
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"a skip must be {what}, got {skip!r}") from error
-    return as_integer("a skip", at, what=what), as_integer("a skip", count, what=what)
 
 
 def _check_weights(phase: Phase, label: str, source_names: Collection[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -17,10 +16,10 @@ from roxxel_store.files import open_file, read_file
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import of_sources
-from roxxel_curriculum._plan.withdrawn import NOTHING, IndexSet, Withdrawal
+from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from roxxel_format import TokenReader
 
@@ -35,26 +34,18 @@ text of numbers, or the `.json` receipt of a scan. In a list, a path ends in `.n
 `.txt` or `.json`."""
 
 
-_NUMBER = re.compile(rb"-?[0-9]{1,30}")
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")
 _SUFFIXES = (".npy", ".txt", ".json")
 _MOST_SHOWN = 200
 _MAX_BYTES = 1 << 30
-_ANY = 2**62
 _REMEDY = "give a file with one number on each line"
-_TOKENS = re.compile(r"tokens:\[ *([0-9]{1,30}) *, *([0-9]{1,30}) *\)")
+_TOKENS = re.compile(r"tokens:\[ *([0-9]{1,18}) *, *([0-9]{1,18}) *\)")
 
 
 def checked_without(
-    without: Mapping[str, Documents] | None, sources: Sequence[Source]
+    without: Mapping[str, Documents], sources: Sequence[Source]
 ) -> dict[str, Withdrawal]:
     """Return what each source withdraws from step 0 on; leave out empty ones."""
-    if without is None:
-        return {}
-    if not isinstance(cast("Any", without), Mapping):
-        raise TypeError(
-            "without must map source names to numbers of documents, got "
-            f"{type(without).__name__}"
-        )
     readers = {source.name: source.reader for source in sources}
     found: dict[str, Withdrawal] = {}
     named = of_sources(without, readers, "the withdrawn documents")
@@ -121,7 +112,7 @@ def _withdrawal(given: Any, source: str, reader: TokenReader | None) -> Withdraw
     where = f"the withdrawn documents of source {source!r}"
     if isinstance(given, np.ndarray):
         array = cast("npt.NDArray[Any]", given)
-        return Withdrawal(0, source, _of_array(array, where))
+        return Withdrawal(0, source, _index_set(_of_array(array, where)))
     whole = given if is_path(given) else None
     if isinstance(given, range | str | os.PathLike):
         given = [given]
@@ -132,31 +123,24 @@ def _withdrawal(given: Any, source: str, reader: TokenReader | None) -> Withdraw
             f"{where} must be integers, ranges, an array, or the path of a file, got "
             f"{given!r}"
         )
-    documents: list[IndexSet] = []
-    numbers: list[tuple[int, int]] = []
+    documents: list[Any] = []
     tokens: list[tuple[int, int]] = []
     for each in cast("Iterable[Any]", given):
         if is_listed_path(each) or each is whole:
             assert reader is not None  # noqa: S101 - the caller leaves paths out
             of_file, of_tokens = _of_file(Path(each), where, reader)
-            documents.append(of_file)
+            documents += of_file
             tokens += of_tokens
         elif isinstance(each, str) and each.startswith("tokens:"):
             tokens.append(_token_range(each, where))
         else:
-            numbers.append(_bounds(each, where))
-    documents.append(_index_set(numbers))
-    return Withdrawal(0, source, _union(documents), _index_set(tokens))
+            documents.append(_bounds(each, where))
+    return Withdrawal(0, source, _index_set(documents), _index_set(tokens))
 
 
-def _union(sets: Sequence[IndexSet]) -> IndexSet:
-    if len(sets) == 1:
-        return sets[0]
-    return _index_set([span for each in sets for span in each.within(-_ANY, _ANY)])
-
-
-def _index_set(bounds: Sequence[tuple[int, int]]) -> IndexSet:
-    return IndexSet([first for first, _ in bounds], [stop for _, stop in bounds])
+def _index_set(bounds: Any) -> IndexSet:
+    both = np.array(bounds, np.int64).reshape(-1, 2)
+    return IndexSet(both[:, 0], both[:, 1])
 
 
 def _token_range(text: str, where: str) -> tuple[int, int]:
@@ -170,25 +154,23 @@ def _token_range(text: str, where: str) -> tuple[int, int]:
         raise CurriculumError(
             f"{where} have {text!r}, which holds no token; give the smaller index first"
         )
-    _check_number(stop - 1, where, "tokens")
     return first, stop
 
 
-def _of_array(documents: npt.NDArray[Any], where: str) -> IndexSet:
+def _of_array(documents: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:
+    """Return `[start, stop)` of each number."""
     if documents.ndim != 1 or (documents.size and documents.dtype.kind not in "iu"):
         raise TypeError(
             f"{where} must be a one-dimensional array of integers, got "
             f"{documents.ndim} dimensions of {documents.dtype.name}"
         )
-    if documents.dtype.kind == "u" and documents.size:
-        _check_number(int(documents.max()), where)
     numbers = documents.astype(np.int64)
-    return IndexSet(numbers, numbers + 1)
+    return np.stack([numbers, numbers + 1], axis=1)
 
 
 def _of_file(
     path: Path, where: str, reader: TokenReader
-) -> tuple[IndexSet, list[tuple[int, int]]]:
+) -> tuple[list[Any], list[tuple[int, int]]]:
     """Return the documents and the ranges of tokens that a file names.
 
     It is a `.npy` array, the `.json` receipt of a scan of this source, or a text with
@@ -203,7 +185,7 @@ def _of_file(
         file = os.fdopen(open_file(path, CurriculumError, _REMEDY), "rb")
         try:
             with file:
-                return _of_array(np.load(file, allow_pickle=False), where), []
+                return _of_array(np.load(file, allow_pickle=False), where).tolist(), []
         except (EOFError, TypeError, ValueError) as error:
             raise CurriculumError(
                 f"{path}: is not a list of documents ({error}); save a flat array of "
@@ -217,7 +199,7 @@ def _of_file(
                 f"fingerprint is {scan.corpus}, theirs {reader.fingerprint}); scan "
                 "this source"
             )
-        return NOTHING, scan.ranges
+        return [], scan.ranges
     numbers: list[int] = []
     tokens: list[tuple[int, int]] = []
     data = read_file(path, _MAX_BYTES, CurriculumError, _REMEDY)
@@ -237,8 +219,7 @@ def _of_file(
                 "document; write one number on each line"
             )
         numbers.append(int(text))
-        _check_number(numbers[-1], f"line {index} of {path}")
-    return _of_array(np.array(numbers, np.int64), where), tokens
+    return [(number, number + 1) for number in numbers], tokens
 
 
 def _bounds(value: Any, where: str) -> tuple[int, int]:
@@ -266,14 +247,4 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
     else:
         first = as_integer(where, value, what=what)
         stop = first + 1
-    _check_number(first, where)
-    _check_number(stop - 1, where)
     return first, stop
-
-
-def _check_number(number: int, where: str, what: str = "documents") -> None:
-    if abs(number) >= _ANY:
-        raise CurriculumError(
-            f"{where}: the number {number} is out of range, because no source has as "
-            f"many {what}; correct the number"
-        )

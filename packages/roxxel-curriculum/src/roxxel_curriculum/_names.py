@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from roxxel_curriculum._errors import CurriculumError
 
@@ -10,18 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _Value = TypeVar("_Value")
-
-
-def checked_primary(primary: Any, others: Collection[str]) -> str:
-    """Return the primary's name; raise an error if another source has it too."""
-    if not isinstance(primary, str) or not primary:
-        raise TypeError(f"primary must be the name of a source, got {primary!r}")
-    if primary in others:
-        raise CurriculumError(
-            f"primary={primary!r} is also the name of a source in mix_streamers; "
-            "give the primary another name"
-        )
-    return primary
 
 
 def of_sources(

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._arguments import (
+    Arguments,
     check_all_named,
-    checked_count,
-    checked_overlap,
     checked_phases,
-    checked_seed,
+    listed,
     merged_skips,
 )
 from roxxel_curriculum._bind.held_out import notes_on_held_out
 from roxxel_curriculum._bind.past import as_made, as_read, resume
 from roxxel_curriculum._bind.sources import checked_sources
-from roxxel_curriculum._bind.tokenizers import compare, vocabularies
+from roxxel_curriculum._bind.tokenizers import compare, labelled
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
@@ -31,7 +32,7 @@ from roxxel_curriculum._plan.proxy import (
     proxy_phases,
 )
 from roxxel_curriculum._plan.solution import Declaration
-from roxxel_curriculum._plan.solver import solve, solve_with_earlier_longest
+from roxxel_curriculum._plan.solver import solve
 from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._bind.fields import Field
     from roxxel_curriculum._documents import Documents
     from roxxel_curriculum._plan.plan import Plan
-    from roxxel_curriculum._plan.solution import ResolvedPhase, Skip, Solution
+    from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
 
@@ -102,8 +103,7 @@ class Curriculum:
         CurriculumError: The sources cannot meet the schedule, no phase names one of
             them, or a source holds tokens outside the range of int32. A run that began
             with a smaller `longest` may be able to meet a schedule that a new run
-            cannot. Then the constructor raises no error, but `sampler` and `plan` do if
-            you call them without a state.
+            cannot: declare that `longest`.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -124,29 +124,36 @@ class Curriculum:
         policies: Mapping[str, Policy | str | int] | None = None,
         max_epochs: int | None = None,
         overlap: int = 0,
-        skips: Iterable[Skip | tuple[int, int]] = (),
+        skips: Iterable[tuple[int, int]] = (),
         without: Mapping[str, Documents] | None = None,
         primary: str = PRIMARY,
         tokenizers: Mapping[str, str] | None = None,
     ) -> None:
-        sources = checked_sources(
-            primary_streamer, mix_streamers, policies, primary, tokenizers
+        given = Arguments(
+            phases=listed(phases),
+            longest=longest,
+            policies=cast("Any", policies or {}),
+            max_epochs=max_epochs,
+            overlap=overlap,
+            skips=listed(skips),
+            without={} if without is None else without,
+            primary=primary,
+            tokenizers=tokenizers or {},
         )
+        sources = checked_sources(primary_streamer, mix_streamers, given)
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
-        names = [source.name for source in sources]
-        self._vocabularies = vocabularies(sources, "source")
         self._declaration = Declaration(
             sources,
-            checked_phases(phases, names),
-            checked_count("longest", longest),
-            checked_overlap(overlap),
-            merged_skips(skips),
-            checked_count("max_epochs", max_epochs),
-            checked_without(without, sources),
-            compare(self._vocabularies),
+            checked_phases(given.phases, [source.name for source in sources]),
+            given.longest,
+            given.overlap,
+            merged_skips(given.skips),
+            given.max_epochs,
+            checked_without(given.without, sources),
+            compare(labelled(sources, "source")),
         )
-        self._solution, self._refusal = _solved(self._declaration)
+        self._solution = _solved(self._declaration)
         # The curriculum of which this is a proxy, and the arguments of `proxy`.
         self._proxy_of: tuple[Curriculum, dict[str, Any]] | None = None
 
@@ -393,13 +400,11 @@ class Curriculum:
 
     def _over(self, declaration: Declaration) -> Curriculum:
         """Return this curriculum with a declaration that reads other data."""
-        solution, refusal = _solved(declaration)
         readers = {source.name: source.reader for source in declaration.sources}
         found = copy(self)
         vars(found).update(
             _declaration=declaration,
-            _solution=solution,
-            _refusal=refusal,
+            _solution=_solved(declaration),
             _primary_streamer=readers.pop(self.primary),
             _mix_streamers=readers,
         )
@@ -421,19 +426,12 @@ class Curriculum:
             CurriculumError: The ids of the held-out set certainly mean other text.
         """
         label = f"held-out set {name!r}, source" if name else "held-out source"
-        theirs = [
-            replace(each, label=f"{label} {each.name!r}")
-            for each in held_out._vocabularies
-        ]
-        doubts = compare([*self._vocabularies, *theirs])
+        sources = self._declaration.sources
+        theirs = held_out._declaration.sources
+        doubts = compare([*labelled(sources, "source"), *labelled(theirs, label)])
         return (
             *(doubt for doubt in doubts if doubt not in self._declaration.notes),
-            *notes_on_held_out(
-                self._declaration.sources,
-                held_out._declaration.sources,
-                held_out.plan(),
-                label,
-            ),
+            *notes_on_held_out(sources, theirs, held_out.plan(), label),
         )
 
     def _bound(
@@ -442,37 +440,27 @@ class Curriculum:
         """Return the seed and the solution of a new run, or of the run of `state`."""
         if state is not None:
             state = checked_state(state)
-            given = checked_seed(state["seed"] if seed is None else seed)
+            given = as_integer("seed", state["seed"] if seed is None else seed)
             return given, resume(self._declared(state), given, state)
         if seed is None:
             raise TypeError(
                 "a sampler needs a seed or the state of a run, got neither; give "
                 "seed=0 for a new run, or the state of a run that has begun"
             )
-        given = checked_seed(seed)
-        if self._refusal is not None:
-            raise CurriculumError(self._refusal)
-        return given, self._solution
+        return as_integer("seed", seed), self._solution
 
 
-def _solved(declaration: Declaration) -> tuple[Solution, str | None]:
-    """Return the solution, and why a new run cannot meet the schedule, if it cannot.
+def _solved(declaration: Declaration) -> Solution:
+    """Return the solution for a new run.
 
     Raises:
-        CurriculumError: Neither a new nor a begun run can meet the schedule.
+        CurriculumError: The sources cannot meet the schedule.
     """
-    refusal = None
-    try:
-        solution = solve(declaration)
-    except CurriculumError as error:
-        earlier = solve_with_earlier_longest(declaration)
-        if earlier is None:
-            raise
-        solution, refusal = earlier, str(error)
+    solution = solve(declaration)
     names = solution.source_names
     check_all_named(declaration.phases, names)
     withdrawals = continued((), declaration.without, names, 0)
-    return replace(solution, withdrawals=withdrawals), refusal
+    return replace(solution, withdrawals=withdrawals)
 
 
 def _left_out(declaration: Declaration, solution: Solution) -> Iterator[str]:

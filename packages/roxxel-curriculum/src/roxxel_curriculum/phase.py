@@ -8,7 +8,6 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Annotated
 
-import numpy as np
 from roxxel_store.declared import Amount, Count, Rule, check
 
 from roxxel_curriculum._errors import CurriculumError
@@ -57,10 +56,6 @@ class Phase:
     tokens: Count | None = None
 
     def __post_init__(self) -> None:
-        if getattr(self.epochs, "dtype", None) == np.float32:
-            # `str` of a float32 is "0.2"; `float` of a float32 would be 0.200000003.
-            epochs = float(str(np.asarray(self.epochs)[()]))
-            object.__setattr__(self, "epochs", epochs)
         check(self, CurriculumError)
         lengths = [
             name

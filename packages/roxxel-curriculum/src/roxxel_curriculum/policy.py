@@ -64,23 +64,8 @@ def repeat(epochs: int) -> Policy:
     return Policy(epochs)
 
 
-def parse_policy(value: object, source: str) -> Policy:
-    """Return a policy given as a `Policy`, a name or a number of epochs.
-
-    `source` is the name of the source, for error messages.
-    """
-    if isinstance(value, Policy):
-        return value
+def as_policy(value: Policy | str | int) -> Policy:
+    """Return a policy given as a `Policy`, a name or a number of epochs."""
     if isinstance(value, str):
-        if value in _BY_NAME:
-            return _BY_NAME[value]
-        raise CurriculumError(
-            f"the policy of source {source!r} is {value!r}; "
-            'write "drop", "repeat", "stop" or a number of epochs'
-        )
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Policy(value)
-    raise TypeError(
-        f"the policy of source {source!r} is a {type(value).__name__}; "
-        'write "drop", "repeat", "stop", a number of epochs or a Policy'
-    )
+        return _BY_NAME[value]
+    return value if isinstance(value, Policy) else Policy(value)

@@ -16,12 +16,10 @@ from roxxel_curriculum._bind.fields import (
     fill_fields,
     reads_documents,
 )
-from roxxel_curriculum._bind.hints import windows_ahead
 from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
 from roxxel_curriculum._bind.masking import Masking
 from roxxel_curriculum._bind.past import check_past
-from roxxel_curriculum._bind.progress import Progress
-from roxxel_curriculum._bind.reading import BatchReader
+from roxxel_curriculum._bind.reading import BatchReader, by_source
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
     with_block_checks,
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum._plan.withdrawn import Withdrawal
 
+    _Windows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     # A type checker alone needs the default, which Python has from 3.13 on.
     Batch_co = TypeVar("Batch_co", covariant=True, default=Any)
 else:
@@ -110,7 +109,6 @@ class Sampler(Generic[Batch_co]):
         self.longest = solution.longest
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
-        self._progress = Progress(solution.phases, solution.source_names)
         self.dtype = solution.declaration.batch_dtype
         self.fields = checked_fields(fields)
         self._has_mask = "loss_mask" in self.fields
@@ -222,10 +220,7 @@ class Sampler(Generic[Batch_co]):
             return batch
         mask = None
         if self._has_mask:
-            finds_padding = not reads_documents(self.fields)
-            mask = self._masking.mask(
-                step, *windows, length, finds_padding=finds_padding
-            )
+            mask = self._masking.mask(step, *windows, length)
         batch = fill_fields(
             self.fields, tokens, source, start, self._reader, mask, first_column=first
         )
@@ -346,14 +341,30 @@ class Sampler(Generic[Batch_co]):
         first = as_integer("step", step)
         num_steps = as_integer("the number of steps", n)
         stop = min(first + num_steps, self.total_steps)
-        blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
-        wanted = windows_ahead(blocks, rows, self._masking.partial_rows)
-        for index, length, starts in wanted:
-            documents = reads_documents(self.fields)
-            if self._has_mask:
-                self._masking.will_need(index, starts, length)
-                documents |= self._masking.reads_documents(stop - 1, index)
-            self._readers[index].will_need(starts, length, documents=documents)
+        ahead: dict[int, list[_Windows]] = {}
+        for each in range(first, stop):
+            block = self._block(each)
+            source, start = block.rows(each)
+            if rows is not None:
+                chosen = checked_rows(rows, source.size)
+                source, start = source[chosen], start[chosen]
+            # A row with withdrawn tokens reads only parts of its window.
+            partial = self._masking.partial_rows(each, source, start, block.seq_len)
+            windows = np.delete(source, partial), np.delete(start, partial)
+            ahead.setdefault(block.seq_len, []).append(windows)
+        for length, of_steps in ahead.items():
+            source, start = map(np.concatenate, zip(*of_steps, strict=True))
+            for index, which in by_source(source):
+                self._hint(stop - 1, index, start[which], length)
+
+    def _hint(
+        self, step: int, index: int, starts: npt.NDArray[np.int64], length: int
+    ) -> None:
+        documents = reads_documents(self.fields)
+        if self._has_mask:
+            self._masking.will_need(index, starts, length)
+            documents |= self._masking.reads_documents(step, index)
+        self._readers[index].will_need(starts, length, documents=documents)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.
@@ -370,7 +381,11 @@ class Sampler(Generic[Batch_co]):
         Raises:
             IndexError: The step is outside the run.
         """
-        return self._progress.delivered_tokens(self._steps_done(step))
+        tokens = dict.fromkeys(self.source_names, 0)
+        for phase, steps in self._solution.trained(self._steps_done(step)):
+            for name, count in phase.delivered(steps).items():
+                tokens[name] += count * phase.seq_len
+        return tokens
 
     def planned_tokens(self, step: int) -> dict[str, float]:
         """Return each source's exact share of the tokens in the first `step` steps.
@@ -386,7 +401,19 @@ class Sampler(Generic[Batch_co]):
         Raises:
             IndexError: The step is outside the run.
         """
-        return self._progress.planned_tokens(self._steps_done(step))
+        step = self._steps_done(step)
+        tokens: dict[str, float] = dict(self.delivered_tokens(step))
+        if not step:
+            return tokens
+        phase = self.phases[self._phase_index(step - 1)]
+        num_samples = phase.samples_before(step - phase.start)
+        leg = phase.leg_of(num_samples - 1)
+        dealt = num_samples - leg.start
+        total = sum(phase.weights[name] for name in leg.blend.sources)
+        for name, count in leg.blend.counts(dealt).items():
+            share = dealt * phase.weights[name] / total
+            tokens[name] += (share - count) * phase.seq_len
+        return tokens
 
     def epochs(self, step: int) -> dict[str, float]:
         """Return the number of passes over each source in the first `step` steps.
@@ -402,7 +429,13 @@ class Sampler(Generic[Batch_co]):
         Raises:
             IndexError: The step is outside the run.
         """
-        return self._progress.epochs(self._steps_done(step))
+        epochs = dict.fromkeys(self.source_names, 0.0)
+        for phase, steps in self._solution.trained(self._steps_done(step)):
+            for name, given in phase.counts(phase.samples_before(steps)).items():
+                if given:
+                    stream, before = phase.cursors[name]
+                    epochs[name] = stream.passes(before + given)
+        return epochs
 
     def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:
         """Return the next step in which a source begins an epoch after its first.
@@ -422,7 +455,13 @@ class Sampler(Generic[Batch_co]):
             IndexError: The step is outside the run.
         """
         name = checked_source(source, self.source_names)
-        return self._progress.next_epoch(name, self._steps_done(step))
+        done = self._steps_done(step)
+        for phase in self.phases:
+            if phase.stop > done:
+                found = phase.next_epoch(name, max(done, phase.start))
+                if found is not None:
+                    return found
+        return None
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state from which a run resumes at `step`.
@@ -481,14 +520,11 @@ class Sampler(Generic[Batch_co]):
         Without `"loss_mask"` among its fields, a run learns prompts, and what users say
         in chats, as if they were answers.
         """
-        recorded = self.state(0)["sources"]
-        sources = self._solution.declaration.sources
+        digests = self._masking.digests
         found = [
-            name
-            for name, source, record in zip(
-                self.source_names, sources, recorded, strict=True
-            )
-            if record.get("loss_mask") is None and source.has_mask
+            source.name
+            for source in self._solution.declaration.sources
+            if source.has_mask and digests.get(source.name) is None
         ]
         if not found:
             return None

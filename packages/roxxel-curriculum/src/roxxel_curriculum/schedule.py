@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format.scans import Scan
-from roxxel_store.declared import Count, Rule, check
 
+from roxxel_curriculum._arguments import Arguments
 from roxxel_curriculum._documents import (
     check_documents,
     is_listed_path,
     is_path,
     paths_in,
 )
-from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import checked_primary
-from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.curriculum import Curriculum
-from roxxel_curriculum.phase import Phase  # noqa: TC001 - `check` reads the types
-from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._documents import Documents
-
-_Policy = Annotated[
-    Policy | Literal["drop", "repeat", "stop"] | Count,
-    Rule(must_be='"drop", "repeat", "stop", a number of epochs, or a table of both'),
-]
-_Overlap = Annotated[int, Rule(at_least=0, at_most=1, must_be="0 or 1")]
-_Skip = Annotated[
-    tuple[Annotated[int, Rule(at_least=0)], Count],
-    Rule(must_be="a pair [at, count], at from 0 and count from 1"),
-]
-
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Arguments):
     """The arguments of a `Curriculum` without its corpora.
 
     Use it to keep a schedule apart from the data. In the package `roxxel`,
@@ -70,21 +52,8 @@ class Schedule:
         9
     """
 
-    phases: tuple[Phase, ...]
-    longest: Count | None = None
-    policies: Mapping[str, _Policy] = field(default_factory=dict[str, "_Policy"])
-    max_epochs: Count | None = None
-    overlap: _Overlap = 0
-    skips: tuple[_Skip, ...] = ()
-    without: Mapping[str, Documents] = field(
-        default_factory=dict[str, "Documents"], metadata={"kind": Mapping[str, Any]}
-    )
-    primary: str = PRIMARY
-    tokenizers: Mapping[str, str] = field(default_factory=dict[str, str])
-
     def __post_init__(self) -> None:
-        check(self, CurriculumError)
-        checked_primary(self.primary, ())
+        super().__post_init__()
         for name, documents in self.without.items():
             check_documents(documents, name)
 

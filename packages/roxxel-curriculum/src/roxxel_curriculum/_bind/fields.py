@@ -95,8 +95,7 @@ def fill_fields(
 
     `source` and `starts` hold the index of each row's source and the first token of
     each row's whole window. `tokens` begins at column `first_column` of the window.
-    `mask` is the field `loss_mask`, if the batch has it; it becomes 0 on padding if
-    the fields depend on documents.
+    `mask` is the field `loss_mask`, if the batch has it.
     """
     made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
     if reads_documents(fields):
@@ -104,8 +103,6 @@ def fill_fields(
             tokens.shape, source, starts, reader, first_column
         )
     if mask is not None:
-        if "segment_ids" in made:
-            mask[made["segment_ids"] == 0] = 0  # Padding.
         made["loss_mask"] = mask
     if "source" in fields:
         per_row = source.astype(np.int32)[:, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roxxel_store import roxxel_command
+from roxxel_store.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,8 +49,5 @@ def _shared(training: TokenReader, held_out: TokenReader) -> str:
     number = sum(digest in trained for digest in digests)
     if not number:
         return ""
-    plural = "" if len(digests) == 1 else "s"
-    return (
-        f"shares {number} of its {len(digests)} shard{plural} with the training "
-        "corpus of"
-    )
+    shards = counted(len(digests), "shard")
+    return f"shares {number} of its {shards} with the training corpus of"

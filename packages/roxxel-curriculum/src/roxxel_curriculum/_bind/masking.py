@@ -137,21 +137,15 @@ class Masking:
         source: _Integers,
         starts: _Integers,
         length: int,
-        *,
-        finds_padding: bool,
     ) -> npt.NDArray[np.int32]:
-        """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`.
-
-        Without `finds_padding`, padding gets 1: the caller finds it by the documents.
-        """
+        """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`."""
         mask = np.ones((source.size, length), np.int32)
         withdrawn = self._withdrawn.at(step)
-        padded = self._padded if finds_padding else set[int]()
         for index, rows in by_source(source):
             if index in self._columns:
                 mask[rows] = self._columns[index].read(starts[rows], length) != 0
             left_out = withdrawn[index].documents if index in withdrawn else NOTHING
-            if index in padded or len(left_out):
+            if index in self._padded or len(left_out):
                 spans = self._reader.spans(source[rows], starts[rows], length)
                 document, sizes = spans.document, spans.stop - spans.start
                 is_learned = (document >= 0) & ~left_out.holds(document)

@@ -24,24 +24,12 @@ def by_source(source: _Integers) -> Iterator[tuple[int, _Integers]]:
 
     `source` is the index of the source of each row.
     """
-    order, groups = _grouped(source)
-    for index, first, stop in groups:
-        yield index, order[first:stop]
-
-
-def _grouped(source: _Integers) -> tuple[_Integers, list[tuple[int, int, int]]]:
-    """Return rows ordered by source, and `(source, first, stop)` for each source.
-
-    `first` and `stop` count in the ordered rows.
-    """
-    order = source.argsort(kind="stable")
     if not source.size:
-        return order, []
+        return
+    order = source.argsort(kind="stable")
     ordered = source[order]
-    (cuts,) = (ordered[1:] != ordered[:-1]).nonzero()
-    stops = [*(cuts + 1).tolist(), source.size]
-    firsts = [0, *stops[:-1]]
-    return order, [*zip(ordered[firsts].tolist(), firsts, stops, strict=True)]
+    for which in np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1):
+        yield int(source[which[0]]), which
 
 
 class RowSpans(NamedTuple):
@@ -82,32 +70,19 @@ class BatchReader:
         if len(self._fills) == 1 and rows is None:
             self._fills[0](starts, out)
             return
-        order, groups = _grouped(source)
-        if len(groups) == 1 and rows is None:
-            # Nothing says which rows, so they are filled as one array.
-            self._fills[groups[0][0]](starts, out)
-            return
-        begins = starts[order]
-        every = (order if rows is None else rows[order]).tolist()
-        for index, first, stop in groups:
-            self._fills[index](begins[first:stop], out, every[first:stop])
+        for index, which in by_source(source):
+            at = which if rows is None else rows[which]
+            self._fills[index](starts[which], out, at.tolist())
 
     def spans(self, source: _Integers, starts: _Integers, length: int) -> RowSpans:
         """Return the documents of the windows, by row."""
         if not (source.size and length):
             return RowSpans(*np.empty((4, 0), np.int64))
-        if len(self._spans) == 1:
-            order, begins = np.arange(source.size), starts
-            counts, document, stop = self._spans[0](starts, length)
-            stop = np.array(stop)  # It changes below, and may be a view of a file.
-        else:
-            order, groups = _grouped(source)
-            begins = starts[order]
-            found = [
-                self._spans[index](begins[first:last], length)
-                for index, first, last in groups
-            ]
-            counts, document, stop = map(np.concatenate, zip(*found, strict=True))
+        groups = [*by_source(source)]
+        order = np.concatenate([which for _, which in groups])
+        begins = starts[order]
+        found = [self._spans[index](starts[which], length) for index, which in groups]
+        counts, document, stop = map(np.concatenate, zip(*found, strict=True))
         lasts = np.add.accumulate(counts) - 1
         stop[lasts] = begins + length
         start = np.empty_like(stop)

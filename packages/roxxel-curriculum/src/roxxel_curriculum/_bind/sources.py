@@ -12,13 +12,16 @@ import numpy as np
 from roxxel_format import Roxxel, ShardError, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import checked_primary, of_sources
+from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
-from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
+from roxxel_curriculum.policy import DROP, REPEAT, as_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from roxxel_curriculum._arguments import Arguments
+    from roxxel_curriculum.policy import Policy
 
 MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""
@@ -27,14 +30,14 @@ _INT32 = np.iinfo(np.int32)
 
 
 def checked_sources(
-    primary: TokenReader,
-    mix: Mapping[str, TokenReader] | None,
-    policies: Mapping[str, Policy | str | int] | None,
-    primary_name: str,
-    tokenizers: Mapping[str, str] | None,
+    primary: TokenReader, mix: Mapping[str, TokenReader] | None, given: Arguments
 ) -> tuple[Source, ...]:
     """Return the sources with their policies, the primary first, at fixed versions."""
-    mix = _checked_mapping(mix, "mix_streamers must map names to token readers")
+    mix = {} if mix is None else mix
+    if not isinstance(cast("Any", mix), Mapping):
+        raise TypeError(
+            f"mix_streamers must map names to token readers, got {type(mix).__name__}"
+        )
     if PRIMARY in mix:
         raise CurriculumError(
             f"mix_streamers has a source named {PRIMARY!r}, which names the primary; "
@@ -43,23 +46,20 @@ def checked_sources(
     for name in mix:
         if not isinstance(cast("Any", name), str) or not name:
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
-    primary_name = checked_primary(primary_name, mix)
-    policies = _checked_mapping(policies, "policies must map source names to policies")
-    names = [primary_name, *mix]
-    policies = of_sources(policies, names, "policies")
-    message = "tokenizers must map source names to names of tokenizers"
-    declared = of_sources(_checked_mapping(tokenizers, message), names, "tokenizers")
-    for name, tokenizer in declared.items():
-        if not isinstance(tokenizer, str) or not tokenizer:
-            raise TypeError(
-                f"the tokenizer of source {name!r} must be a name, got {tokenizer!r}"
-            )
+    if given.primary in mix:
+        raise CurriculumError(
+            f"primary={given.primary!r} is also the name of a source in mix_streamers; "
+            "give the primary another name"
+        )
+    names = [given.primary, *mix]
+    policies = of_sources(given.policies, names, "policies")
+    declared = of_sources(given.tokenizers, names, "tokenizers")
     sources: list[Source] = []
     for name, reader, default, order in (
-        (primary_name, primary, REPEAT, PRIMARY),
+        (given.primary, primary, REPEAT, PRIMARY),
         *((name, reader, DROP, name) for name, reader in mix.items()),
     ):
-        policy = parse_policy(policies.get(name, default), name)
+        policy = as_policy(policies.get(name, default))
         source = opened(name, reader, policy, order)
         sources.append(replace(source, declared=declared.get(name)))
         _check_same_kind(sources[0], source)
@@ -156,24 +156,7 @@ def at_version(reader: TokenReader, fingerprint: str | None) -> TokenReader:
     return reader.with_version(cast("str", fingerprint))
 
 
-def _checked_mapping(
-    value: Mapping[str, Any] | None, message: str
-) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(cast("Any", value), Mapping):
-        raise TypeError(f"{message}, got {type(value).__name__}")
-    return value
-
-
 def _check_readable(source: Source) -> None:
-    unit = source.reader.unit
-    if unit is not None and (unit < 2 or source.num_tokens % unit):
-        raise CurriculumError(
-            f"source {source.name!r} holds {source.num_tokens} tokens in bins of "
-            f"{unit}, which are not whole; a bin has at least 2 tokens, so correct "
-            "the reader, or write the corpus again"
-        )
     if not 0 < source.num_tokens <= MAX_TOKENS:
         raise CurriculumError(
             f"source {source.name!r} holds {source.num_tokens} tokens; "

@@ -8,8 +8,7 @@ curriculum can declare a tokenizer, which decides both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,35 +24,26 @@ _LARGEST_OF_BYTES = 256
 """The separator of the tokenizer `"bytes"`; the ids of bytes are smaller."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """What is known about the ids of a corpus.
-
-    Attributes:
-        label: What messages call the corpus, such as `source 'web'`.
-        name: Name of the source, for `tokenizers=`.
-        tokenizer: The declared, else the recorded tokenizer; None if neither is known.
-        dtype: Type of the stored tokens.
-        greatest: Largest token; None if the reader does not record it.
-    """
+class Vocabulary(NamedTuple):
+    """The ids of a source, and what messages call it, such as `source 'web'`."""
 
     label: str
-    name: str
-    tokenizer: str | None
-    dtype: np.dtype[np.generic]
-    greatest: int | None
+    source: Source
 
-    @classmethod
-    def of(cls, label: str, source: Source) -> Vocabulary:
-        """Return what a source records, or what is declared for it."""
-        seen = source.token_range
-        return cls(
-            label,
-            source.name,
-            source.declared or source.tokenizer,
-            source.dtype,
-            None if seen is None else seen[1],
-        )
+    @property
+    def tokenizer(self) -> str | None:
+        """The declared, else the recorded tokenizer; None if neither is known."""
+        return self.source.declared or self.source.tokenizer
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored tokens."""
+        return self.source.dtype
+
+    @property
+    def greatest(self) -> int | None:
+        """Largest token; None if the reader does not record it."""
+        return None if self.source.token_range is None else self.source.token_range[1]
 
     @property
     def holds_bytes(self) -> bool:
@@ -77,9 +67,9 @@ class Vocabulary:
         return f"{self.label} ({self.dtype.name} tokens{size}, no tokenizer recorded)"
 
 
-def vocabularies(sources: Sequence[Source], what: str) -> tuple[Vocabulary, ...]:
-    """Return what is known about the ids of each source; labels begin with `what`."""
-    return tuple(Vocabulary.of(f"{what} {each.name!r}", each) for each in sources)
+def labelled(sources: Iterable[Source], label: str) -> list[Vocabulary]:
+    """Return the ids of sources whose labels begin with `label`."""
+    return [Vocabulary(f"{label} {each.name!r}", each) for each in sources]
 
 
 def compare(vocabularies: Sequence[Vocabulary]) -> tuple[str, ...]:
@@ -139,8 +129,8 @@ def _doubts(reference: Vocabulary, others: Iterable[Vocabulary]) -> Iterator[str
 def _declared(one: Vocabulary, other: Vocabulary) -> str:
     """Return how to declare that the ids of two corpora mean the same."""
     if other.tokenizer is not None:
-        return f"declare tokenizers={{{one.name!r}: {other.tokenizer!r}}}"
+        return f"declare tokenizers={{{one.source.name!r}: {other.tokenizer!r}}}"
     return (
-        f"declare one name for both, such as tokenizers={{{one.name!r}: 'NAME', "
-        f"{other.name!r}: 'NAME'}}"
+        f"declare one name for both, such as tokenizers={{"
+        f"{one.source.name!r}: 'NAME', {other.source.name!r}: 'NAME'}}"
     )

@@ -83,32 +83,12 @@ def _run_changes(
         yield Change(f"overlap is {new} instead of {old}", 0, _FROM_THE_START)
     old, new = before.longest, after.longest
     if old != new:
-        text = f"longest is {new} instead of {old}"
-        if _is_cut_alike(before, after):
-            text += ", which changes no batch of these phases"
-            yield Change(text, None, _FROM_THE_START)
-        else:
-            text += (
-                ", so the sources are divided differently and every batch changes; a "
-                "run that has begun keeps its own longest, so give its state to "
-                "Curriculum.sampler and Curriculum.plan"
-            )
-            yield Change(text, 0, _FROM_THE_START)
-
-
-def _is_cut_alike(before: Solution, after: Solution) -> bool:
-    """Return whether both orders cut their sources into the same spans and rounds."""
-    pairs = [
-        (spans, after.spans[name])
-        for name, spans in before.spans.items()
-        if name in after.spans
-    ]
-    return all(
-        one.num_spans == two.num_spans
-        and one.windows_per_round(phase.seq_len) == two.windows_per_round(phase.seq_len)
-        for one, two in pairs
-        for phase in before.phases
-    )
+        text = (
+            f"longest is {new} instead of {old}, so the sources are divided "
+            "differently and every batch may change; a run that has begun keeps its "
+            "own longest, so give its state to Curriculum.sampler and Curriculum.plan"
+        )
+        yield Change(text, 0, _FROM_THE_START)
 
 
 def _source_changes(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
+import json
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from roxxel_store import published
+from roxxel_store.screen import in_html
 
 from roxxel_curriculum._order.rounds import Cursor
 from roxxel_curriculum._plan.changes import changes
@@ -22,7 +24,6 @@ from roxxel_curriculum._plan.figures import (
 from roxxel_curriculum._plan.tables import (
     notes_on_longest,
     render_brief,
-    render_html,
     render_text,
 )
 
@@ -120,7 +121,7 @@ class Plan(PlanFigures):
         return render_brief(self)
 
     def _repr_html_(self) -> str:
-        return render_html(self)
+        return f"<pre>{in_html(render_text(self))}</pre>"
 
     @property
     def notes_on_longest(self) -> tuple[str, ...]:
@@ -161,8 +162,8 @@ class Plan(PlanFigures):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as dicts, lists, numbers and strings, for JSON."""
-        names = [each.name for each in fields(PlanFigures)]
-        return {name: _plain(getattr(self, name)) for name in names}
+        own = {each.name: getattr(self, each.name) for each in fields(PlanFigures)}
+        return json.loads(json.dumps(own, default=asdict))
 
 
 def _changed_figures(before: PlanFigures, after: PlanFigures) -> Iterator[str]:
@@ -177,17 +178,6 @@ def _changed_figures(before: PlanFigures, after: PlanFigures) -> Iterator[str]:
             )
     known = {*notes_on_longest(before)}
     yield from (note for note in notes_on_longest(after) if note not in known)
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, dict):
-        pairs = cast("dict[str, Any]", value)
-        return {key: _plain(item) for key, item in pairs.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
-    return value
 
 
 def make_plan(solution: Solution, seed: int) -> Plan:

@@ -16,7 +16,7 @@ import numpy as np
 from roxxel_curriculum._order import PRIMARY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from roxxel_format import TokenReader
 
@@ -309,6 +309,12 @@ class Solution:
     def total_steps(self) -> int:
         """Number of training steps of the run; 0 for a run that has trained none."""
         return self.phases[-1].stop if self.phases else 0
+
+    def trained(self, step: int) -> Iterator[tuple[ResolvedPhase, int]]:
+        """Yield each phase that begins before `step`, and its steps before it."""
+        for phase in self.phases:
+            if phase.start < step:
+                yield phase, min(step, phase.stop) - phase.start
 
     def why_outside(self, step: int) -> str:
         """Return the message for a step that the run does not have."""

@@ -7,9 +7,7 @@ Python integers, so none overflows.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum._errors import CurriculumError
@@ -37,34 +35,12 @@ if TYPE_CHECKING:
     from roxxel_curriculum.phase import Phase
 
 
-_MAX_EPOCHS = 2**63
-"""Largest number of epochs of a source, because a round's key holds the epoch in 64
-bits.
-"""
-
-
 def solve(declaration: Declaration) -> Solution:
     """Solve a declaration; raises `CurriculumError` if the sources cannot meet it."""
     solver = Solver(declaration)
     for index, phase in enumerate(declaration.phases):
         solver.add(phase, index)
     return solver.solution()
-
-
-def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
-    """Solve a declaration for a run that started before its longest phase was added.
-
-    The run keeps the `longest` of its first phases. With this value, the sources may
-    meet a schedule that fails in a new run. Returns None if no such `longest` works.
-    """
-    if declaration.longest is not None:
-        return None
-    lengths = accumulate((phase.seq_len for phase in declaration.phases), max)
-    shorter = {*lengths} - {declaration.resolved_longest}
-    for longest in sorted(shorter, reverse=True):
-        with suppress(CurriculumError):
-            return solve(replace(declaration, longest=longest))
-    return None
 
 
 class Solver:
@@ -342,16 +318,10 @@ class Solver:
         if name is not None:
             stream, before = phase.cursors[name]
             given = before + phase.counts(phase.num_samples)[name]
-            declared = self._declaration.max_epochs
-            limit = (
-                f", and the order has at most {_MAX_EPOCHS}"
-                if declared is None
-                else f" with max_epochs={declared}"
-            )
             raise CurriculumError(
                 f"{label} needs {phase.steps} steps, which read source {name!r} for "
-                f"{stream.epochs_started(given)} epochs{limit}; "
-                f"at most {fit} steps fit"
+                f"{stream.epochs_started(given)} epochs with "
+                f"max_epochs={self._declaration.max_epochs}; at most {fit} steps fit"
             )
 
     def _within_max_epochs(
@@ -359,7 +329,9 @@ class Solver:
     ) -> tuple[int, str | None]:
         """Return how many steps fit `max_epochs`, and the source that limits them."""
         fit, limiting = steps, None
-        max_epochs = self._declaration.max_epochs or _MAX_EPOCHS
+        max_epochs = self._declaration.max_epochs
+        if max_epochs is None:
+            return fit, limiting
         for name, given in phase.counts(phase.samples_before(steps)).items():
             stream, before = phase.cursors[name]
             allowed = max(0, stream.samples_until(max_epochs) - before)

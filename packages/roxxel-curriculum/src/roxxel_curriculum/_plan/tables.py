@@ -1,13 +1,13 @@
-"""Render the tables and notes of a plan as plain text and as HTML."""
+"""Render the tables and notes of a plan as plain text."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roxxel_store.amounts import counted, short_count
-from roxxel_store.screen import aligned, in_html
+from roxxel_store.screen import aligned
 
 from roxxel_curriculum._order.rounds import cut_spans
 
@@ -30,7 +30,6 @@ _TOO_OFTEN = (
 )
 _MOST_WASTE = 0.25
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
-_LEFT = {"source", "when it runs out"}
 _WIDTH = 80
 _MOST_SOURCES = 4
 """Number of sources that a brief plan names."""
@@ -64,39 +63,6 @@ def render_text(plan: PlanFigures) -> str:
     if notes:
         lines += ["", *notes]
     return "\n".join(lines)
-
-
-def render_html(plan: PlanFigures) -> str:
-    """Return the tables and notes as two HTML tables between paragraphs."""
-    parts = [f"<p>{in_html(headline(plan))}</p>"]
-    for table in _tables(plan):
-        made = [_html_row("th", table.columns, table.columns)]
-        for row in table.rows:
-            if isinstance(row, str):
-                made.append(
-                    f'<tr><th colspan="{len(table.columns)}" style="text-align:left">'
-                    f"{in_html(row)}</th></tr>"
-                )
-            else:
-                made.append(_html_row("td", row, table.columns))
-        # A narrow page scrolls the table, and does not become wider than the screen.
-        parts.append(
-            f'<div style="overflow-x:auto"><table>{"".join(made)}</table></div>'
-        )
-    return "\n".join([*parts, *(f"<p>{in_html(note)}</p>" for note in _notes(plan))])
-
-
-def _html_row(tag: str, cells: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    made = (
-        f'<{tag} style="text-align:{_side(column)};white-space:nowrap;'
-        f'padding:2px 8px">{in_html(cell)}</{tag}>'
-        for cell, column in zip(cells, columns, strict=True)
-    )
-    return f"<tr>{''.join(made)}</tr>"
-
-
-def _side(column: str) -> Literal["left", "right"]:
-    return "left" if column in _LEFT else "right"
 
 
 def _tables(plan: PlanFigures) -> tuple[_Table, _Table]:
