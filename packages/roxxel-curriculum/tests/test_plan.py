@@ -278,7 +278,9 @@ def test_a_phase_that_a_run_edits_twice_is_compared_with_itself() -> None:
     whole, edited = first.plan(5), first.plan(state=state)
     old, new = "self 0.5, code 0.5", "self 0.8, code 0.2"
     since = "from step 20 on, the weights of phase 0 are"
-    spent = "source 'code' runs out in no step of phase 0 instead of step 80"
+    spent = (
+        "source 'code' runs out in no step of phase 0 instead of step 80 (161 samples)"
+    )
 
     assert [phase.index for phase in edited.phases] == [0, 0, 0, 1]
     found, back = whole.diff(edited), edited.diff(whole)
@@ -341,8 +343,10 @@ def test_a_source_that_is_spent_no_more_changes_where_its_phase_begins() -> None
     ]
     found = before.plan().diff(after.plan())
     assert found.step == 7
-    assert "source 'code' has samples left when phase 1 begins" in str(found)
-    assert "has no samples left when phase 1" in str(after.plan().diff(before.plan()))
+    spent = "source 'code' runs out in no step of phase 1 instead of step 7 (0 samples)"
+    assert spent in str(found)
+    back = after.plan().diff(before.plan())
+    assert "runs out in step 7 (0 samples) of phase 1 instead of no step" in str(back)
 
 
 def test_a_source_that_is_added_or_removed_changes_from_its_first_step() -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._plan.solution import ResolvedPhase
-from roxxel_curriculum._plan.withdrawn import Withdrawal
 
 if TYPE_CHECKING:
     from roxxel_curriculum._plan.solution import Solution
@@ -106,11 +105,6 @@ def state_before(state: Mapping[str, Any], step: int) -> dict[str, Any]:
     return earlier | {"digest": _digest(earlier)}
 
 
-def order_name(source: Mapping[str, Any]) -> str:
-    """Return the name that a source of a state has in the order."""
-    return source.get("order_name", source["name"])
-
-
 def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
     """Return the phases of a state, without skips, legs and cursors.
 
@@ -130,11 +124,6 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
         )
         for index, (entry, stop) in enumerate(zip(entries, bounds[1:], strict=True))
     ]
-
-
-def recorded_withdrawals(state: Mapping[str, Any]) -> tuple[Withdrawal, ...]:
-    """Return what a state records as withdrawn."""
-    return tuple(map(Withdrawal.from_json, state.get("without", ())))
 
 
 def drawn_sources(state: Mapping[str, Any]) -> set[str]:

@@ -15,15 +15,13 @@ from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
 from roxxel_curriculum._plan.solution import Declaration, Part, Skip, Solution, Source
 from roxxel_curriculum._plan.solver import Solver
-from roxxel_curriculum._plan.withdrawn import continued
+from roxxel_curriculum._plan.withdrawn import Withdrawal, continued
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
 from roxxel_curriculum.state import (
     drawn_sources,
-    order_name,
     recorded_masks,
     recorded_phases,
-    recorded_withdrawals,
 )
 
 if TYPE_CHECKING:
@@ -61,14 +59,13 @@ def recorded(
     for phase, entry in zip(declaration.phases, entries, strict=True):
         index += not entry.is_edited
         solver.add(phase, max(index, 0), is_edited=entry.is_edited)
-    withdrawals = recorded_withdrawals(state)
     past = Solution(
         declaration,
         state["longest"],
         solver.spans,
         tuple(solver.phases),
         early_stop=None,
-        withdrawals=withdrawals,
+        withdrawals=tuple(map(Withdrawal.from_json, state.get("without", ()))),
     )
     return past if readers is None else _read_by(past, readers, state)
 
@@ -181,7 +178,7 @@ def _recorded_source(entry: Mapping[str, Any]) -> Source:
         entry["name"],
         _Unread(entry),
         Policy(**entry["policy"]),
-        order_name(entry),
+        entry.get("order_name", entry["name"]),
         num_tokens=entry["tokens"],
         dtype=np.dtype(entry["dtype"]),
         fingerprint=entry["fingerprint"],

@@ -354,11 +354,6 @@ def _exhaustion_changes(
             return
         weights = {names[x] for part in old for x in part.weights}
         both = weights & {name for part in new for name in part.weights}
-        spent = {names[name] for name in _spent(old[0])}
-        for name in sorted(both & (spent ^ _spent(new[0]))):
-            words = "samples" if name in spent else "no samples"
-            text = f"source {name!r} has {words} left when phase {number} begins"
-            yield name, Change.of_batches(old[0].start, text)
         was = {names[name]: end for name, end in _ends(old).items()}
         now = _ends(new)
         for name in sorted(both & (was.keys() | now.keys())):
@@ -367,27 +362,24 @@ def _exhaustion_changes(
                 continue
             first = min(each.next_step for each in (one, other) if each)
             stop = min(old[-1].stop, new[-1].stop)
-            if one and other and one.step == other.step:
-                text = (
-                    f"source {name!r} runs out after {other.samples:,} samples of "
-                    f"phase {number} instead of {one.samples:,}, both in {_step(one)}"
-                )
-            else:
-                text = (
-                    f"source {name!r} runs out in {_step(other)} of phase {number} "
-                    f"instead of {_step(one)}"
-                )
+            text = (
+                f"source {name!r} runs out in {_when(other)} of phase {number} "
+                f"instead of {_when(one)}"
+            )
             yield name, Change.of_batches(first if first < stop else None, text)
 
 
-def _spent(phase: ResolvedPhase) -> set[str]:
-    """Return the sources without samples when a phase begins."""
-    return {name for name in phase.weights if name not in phase.legs[0].blend}
-
-
 def _ends(parts: Sequence[ResolvedPhase]) -> dict[str, _End]:
-    """Return where each source runs out in a phase that has these entries."""
-    found: dict[str, _End] = {}
+    """Return where each source runs out in a phase that has these entries.
+
+    A source that had run out before has no samples in it.
+    """
+    first = parts[0]
+    found = {
+        name: _End(first.start, first.start, 0)
+        for name in first.weights
+        if name not in first.legs[0].blend
+    }
     given: dict[str, int] = {}
     for part in parts:
         for leg in part.legs:
@@ -402,5 +394,7 @@ def _ends(parts: Sequence[ResolvedPhase]) -> dict[str, _End]:
     return found
 
 
-def _step(end: _End | None) -> str:
-    return "no step" if end is None else f"step {end.step:,}"
+def _when(end: _End | None) -> str:
+    if end is None:
+        return "no step"
+    return f"step {end.step:,} ({end.samples:,} samples)"
