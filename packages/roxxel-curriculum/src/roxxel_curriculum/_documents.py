@@ -46,6 +46,8 @@ def checked_without(
     without: Mapping[str, Documents], sources: Sequence[Source]
 ) -> dict[str, Withdrawal]:
     """Return what each source withdraws from step 0 on; leave out empty ones."""
+    if not without:
+        return {}
     readers = {source.name: source.reader for source in sources}
     found: dict[str, Withdrawal] = {}
     named = of_sources(without, readers, "the withdrawn documents")

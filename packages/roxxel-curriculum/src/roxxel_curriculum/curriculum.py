@@ -140,7 +140,13 @@ class Curriculum:
             primary=primary,
             tokenizers=tokenizers or {},
         )
-        sources = checked_sources(primary_streamer, mix_streamers, given)
+        sources = checked_sources(
+            primary_streamer,
+            mix_streamers,
+            given.policies,
+            given.primary,
+            given.tokenizers,
+        )
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         self._declaration = Declaration(

@@ -20,7 +20,6 @@ from roxxel_curriculum.policy import DROP, REPEAT, as_policy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_curriculum._arguments import Arguments
     from roxxel_curriculum.policy import Policy
 
 MAX_TOKENS = 2**60
@@ -30,7 +29,11 @@ _INT32 = np.iinfo(np.int32)
 
 
 def checked_sources(
-    primary: TokenReader, mix: Mapping[str, TokenReader] | None, given: Arguments
+    primary: TokenReader,
+    mix: Mapping[str, TokenReader] | None,
+    policies: Mapping[str, Policy | str | int],
+    primary_name: str,
+    tokenizers: Mapping[str, str],
 ) -> tuple[Source, ...]:
     """Return the sources with their policies, the primary first, at fixed versions."""
     mix = {} if mix is None else mix
@@ -46,17 +49,17 @@ def checked_sources(
     for name in mix:
         if not isinstance(cast("Any", name), str) or not name:
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
-    if given.primary in mix:
+    if primary_name in mix:
         raise CurriculumError(
-            f"primary={given.primary!r} is also the name of a source in mix_streamers; "
+            f"primary={primary_name!r} is also the name of a source in mix_streamers; "
             "give the primary another name"
         )
-    names = [given.primary, *mix]
-    policies = of_sources(given.policies, names, "policies")
-    declared = of_sources(given.tokenizers, names, "tokenizers")
+    names = [primary_name, *mix]
+    policies = of_sources(policies, names, "policies")
+    declared = of_sources(tokenizers, names, "tokenizers")
     sources: list[Source] = []
     for name, reader, default, order in (
-        (given.primary, primary, REPEAT, PRIMARY),
+        (primary_name, primary, REPEAT, PRIMARY),
         *((name, reader, DROP, name) for name, reader in mix.items()),
     ):
         policy = as_policy(policies.get(name, default))

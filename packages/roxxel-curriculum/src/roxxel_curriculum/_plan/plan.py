@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store import published
 from roxxel_store.screen import in_html
@@ -162,8 +161,8 @@ class Plan(PlanFigures):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as dicts, lists, numbers and strings, for JSON."""
-        own = {each.name: getattr(self, each.name) for each in fields(PlanFigures)}
-        return json.loads(json.dumps(own, default=asdict))
+        names = [each.name for each in fields(PlanFigures)]
+        return {name: _plain(getattr(self, name)) for name in names}
 
 
 def _changed_figures(before: PlanFigures, after: PlanFigures) -> Iterator[str]:
@@ -178,6 +177,17 @@ def _changed_figures(before: PlanFigures, after: PlanFigures) -> Iterator[str]:
             )
     known = {*notes_on_longest(before)}
     yield from (note for note in notes_on_longest(after) if note not in known)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value)
+        return {key: _plain(item) for key, item in pairs.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
+    return value
 
 
 def make_plan(solution: Solution, seed: int) -> Plan:
