@@ -11,7 +11,7 @@ from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from roxxel_ckpt._place.description import LeafSpec
 
@@ -57,21 +57,11 @@ class RestoreReport:
             f"{len(self.dropped)} dropped, {len(self.mismatched)} kept for another "
             f"shape or dtype, {len(self.renamed)} renamed"
         )
-        lines = list(self._lines())
-        if len(lines) > _LINES_IN_TABLE:
-            hidden = len(lines) - _LINES_IN_TABLE
-            lines = [*lines[:_LINES_IN_TABLE], f"  ... and {hidden} more"]
-        return "\n".join([head, *lines])
-
-    def _lines(self) -> Iterator[str]:
-        for name, saved, live in self.mismatched:
-            yield f"  kept     {name}: {saved} in the checkpoint, {live} now"
-        for name in self.new:
-            yield f"  new      {name}"
-        for name in self.dropped:
-            yield f"  dropped  {name}"
-        for old, name in self.renamed.items():
-            yield f"  renamed  {old} -> {name}"
+        renamed = (f"{old}: renamed to {name}" for old, name in self.renamed.items())
+        lines = [*_differences(self), *renamed]
+        hidden = len(lines) - _LINES_IN_TABLE
+        more = [f"... and {hidden} more"] if hidden > 0 else []
+        return "\n  ".join([head, *lines[:_LINES_IN_TABLE], *more])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,11 +228,9 @@ def check_loadable(
 
     `without_values` names the leaves of `like` that have a shape and no values.
     """
-    problems = _differences(
-        report
-        if strict
-        else dataclasses.replace(report, new=tuple(without_values), dropped=())
-    )
+    if not strict:
+        report = dataclasses.replace(report, new=tuple(without_values), dropped=())
+    problems = _differences(report)
     if not report.restored and not problems:
         problems = ["they have no leaf in common"]
     if problems:
