@@ -133,17 +133,6 @@ def test_a_swap_that_is_repeated_because_its_answer_was_lost_has_been_made() -> 
     assert read_manifest(bucket).names() < names
 
 
-def test_a_manifest_knows_the_names_that_its_program_made() -> None:
-    bucket = Memory()
-    earlier, later = Writer(bucket), Writer(bucket)
-    earlier.begin()
-    name = earlier.new_name("1.")
-    assert read_manifest(bucket).made(name)
-
-    later.begin()
-    assert not read_manifest(bucket).made(name)
-
-
 def test_a_flipped_bit_in_a_manifest_is_found() -> None:
     bucket = Memory()
     Writer(bucket).begin()

@@ -19,7 +19,7 @@ from roxxel_store.files import in_parallel, matches_in
 from roxxel_ckpt.activity import doing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from roxxel_ckpt.errors import CheckpointDamagedError
@@ -93,14 +93,6 @@ def find_missing(
         if problem is not None:
             return problem
     return None
-
-
-def find_undigested(
-    names: Iterable[str], digests: Mapping[str, FileDigest]
-) -> str | None:
-    """Describe the first file that must have a digest and has none; None if none."""
-    missing = next((name for name in names if name not in digests), None)
-    return None if missing is None else f"{missing} has no digest"
 
 
 def _wrong_size(name: str, num_bytes: int, digest: FileDigest) -> str | None:

@@ -61,9 +61,8 @@ _HTTP_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _BAD_NAME = re.compile(r'Path "(.*?)"(?::| contained)', re.DOTALL)
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound")
 _ENDED = "the connection ended early; check the network, and try again later"
-# Repeating a request of this module does no harm, because a creation compares the bytes
-# and a replacement names the version.
-_TRANSIENT = {"Timeout", "Connect", "Interrupted", "Request"}
+# Repeating such a request does no harm, because a creation compares the bytes and a
+# replacement names the version.
 _HTTP_REASONS = {
     "Timeout": "no answer within the time limit; check the network, or raise {option}",
     "Connect": "no connection; check the network, the endpoint, and the bucket's name",
@@ -579,7 +578,7 @@ def _listed_tag(scheme: str, meta: Any) -> str:
 
 def _is_transient(error: Exception) -> bool:
     found = _HTTP_KIND.search(str(error))
-    return found is not None and found[1] in _TRANSIENT
+    return found is not None and found[1] in _HTTP_REASONS
 
 
 def _endpoint(scheme: str) -> tuple[str, str]:

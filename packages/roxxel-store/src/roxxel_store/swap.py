@@ -150,10 +150,6 @@ class Manifest(NamedTuple):
         """Return the names that the manifest lists."""
         return set(_names_in(self.listed))
 
-    def made(self, name: str) -> bool:
-        """Return whether the program that wrote the manifest made a name."""
-        return is_name(name) and name.endswith(f"-{self.writer}")
-
 
 def read_manifest(bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> Manifest:
     """Read the manifest of a folder, which is empty if there is none.

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roxxel_store.records import parse_value
 
 from roxxel_ckpt._arrays.tensor_file import DTYPES, read_header
-from roxxel_ckpt._integrity import find_undigested
 from roxxel_ckpt._names import METADATA_FILE, SMALL_FILE, STATE, leaf_path
 from roxxel_ckpt.errors import CheckpointDamagedError
 
@@ -76,12 +75,12 @@ def check_sound(
 ) -> None:
     """Raise a CheckpointDamagedError if a file is damaged, or has no digest."""
     names = list(names)
-    problem = find_undigested(names, digests)
-    if problem is None:
+    problems = [f"{name} has no digest" for name in names if name not in digests]
+    if not problems:
         damages = files.damages({name: digests[name] for name in names})
-        problem = next(iter(damages.values()), None)
-    if problem is not None:
-        raise _damaged(files.directory, problem)
+        problems = [*damages.values()]
+    if problems:
+        raise _damaged(files.directory, problems[0])
 
 
 def _layout_file(name: str) -> str:

@@ -202,7 +202,7 @@ class BucketFolder:
 
     def sees(self, attempt: str) -> bool:
         """Return whether the program of `attempt` wrote the manifest."""
-        return self.turn().made(attempt)
+        return attempt.endswith(f"-{self.turn().writer}")
 
     @contextlib.contextmanager
     def staged(self, step: int, attempt: str, process: int) -> Generator[Path]:

@@ -69,13 +69,11 @@ class Copies:
         """
         if self.local is None or directory in self._claimed:
             return True
-        while True:
-            directory.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = lock_folder(directory)
-                if descriptor is not None:
-                    self._claimed[directory] = descriptor
-                return descriptor is not None
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = lock_folder(directory)
+        if descriptor is not None:
+            self._claimed[directory] = descriptor
+        return descriptor is not None
 
     def _release(self, directory: Path) -> None:
         descriptor = self._claimed.pop(directory, None)
