@@ -247,21 +247,6 @@ def test_a_shard_for_which_there_is_no_address_space_can_be_asked(
     assert corpus.read([0], 2000)[0].tolist() == documents_of(2000)[0].tolist()
 
 
-def test_a_file_with_a_lease_on_it_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = corpus_of(tmp_path, documents_of(2000))
-    real = os.open
-
-    def leased(path: str, flags: int, *more: Any, **options: Any) -> int:
-        if flags & os.O_NONBLOCK:
-            raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable")
-        return real(path, flags, *more, **options)
-
-    monkeypatch.setattr(os, "open", leased)
-    assert corpus.num_tokens == 2000
-
-
 def test_a_pipe_is_not_a_shard(tmp_path: Path) -> None:
     path = tmp_path / "a.rox"
     os.mkfifo(path)

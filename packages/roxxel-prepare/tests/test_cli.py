@@ -343,7 +343,7 @@ def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
 
     error = capsys.readouterr().err
     assert error == (
-        f"roxxel-prepare: {missing}: No such file or directory; check the path\n"
+        f"roxxel-prepare: {missing}: no such file or directory; check the path\n"
     )
     with pytest.raises(SystemExit):
         run("write", tmp_path / "a.rox", missing, "--separator", "x")

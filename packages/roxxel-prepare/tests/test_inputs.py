@@ -509,7 +509,7 @@ def test_an_input_that_does_not_exist_is_called_so_whatever_its_name(
         assert main(["write", str(tmp_path / "c.rox"), path, *more]) == 1
 
         error = capsys.readouterr().err
-        assert f"{path}: No such file or directory; check the path" in error
+        assert f"{path}: no such file or directory; check the path" in error
 
 
 def test_who_names_the_inputs_first_is_told_the_order(

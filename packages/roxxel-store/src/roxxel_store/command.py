@@ -430,8 +430,10 @@ def sentence_of(error: Exception) -> str:
     """
     if isinstance(error, OSError) and error.strerror:
         path = error.filename2 or error.filename
-        text = error.strerror if path is None else f"{path}: {error.strerror}"
-        return f"{text}; check the path" if error.errno == errno.ENOENT else text
+        text = error.strerror
+        if error.errno == errno.ENOENT:
+            text = f"{text.lower()}; check the path"
+        return text if path is None else f"{path}: {text}"
     if isinstance(error, MemoryError) and not str(error):
         return "needs more memory than this process can get; use fewer workers"
     return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
