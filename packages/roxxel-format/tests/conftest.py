@@ -15,5 +15,5 @@ __all__ = [
 # The test group holds the extra; an environment of the whole workspace may not.
 collect_ignore = [] if find_spec("obstore") else ["extras"]
 
-settings.register_profile("roxxel-format", deadline=None, max_examples=50)
+settings.register_profile("roxxel-format", deadline=None, max_examples=25)
 settings.load_profile("roxxel-format")

@@ -87,7 +87,7 @@ def test_a_copy_of_other_tokens_does_not_replace_the_first(
         (("--separator", "<eos>", "--dtype", "uint16"), "pass the --tokenizer"),
         (("--separator", "gr\udcc3\udcb6", "--dtype", "uint16"), "LC_ALL=C.UTF-8"),
         (("--format", "datatrove", "--separator", 0), "train.bin.index"),
-        (("--dtype", "uint17", "--separator", 0), "'uint17' is not a dtype"),
+        (("--dtype", "uint17", "--separator", 0), "'uint17' not understood"),
     ],
 )
 def test_a_copy_that_cannot_be_made_is_one_sentence(

@@ -130,33 +130,6 @@ def test_a_pickled_or_copied_subclass_stays_the_subclass(tmp_path: Path) -> None
         assert np.array_equal(other.read([7], 20, np.int64), expected)
 
 
-class Slotted(Shifted):
-    __slots__ = ("__secret", "unset", "word")
-
-    def reveal(self) -> str:
-        return self.__secret
-
-    def keep(self, secret: str) -> None:
-        self.__secret = secret
-
-
-def test_a_pickled_or_copied_subclass_keeps_its_slots(tmp_path: Path) -> None:
-    corpus_of(tmp_path, DOCUMENTS)
-    slotted = Slotted(tmp_path)
-    slotted.shift, slotted.word = 5, "kept"
-    slotted.keep("kept too")
-
-    for other in (
-        unpickled(slotted),
-        copy.copy(slotted),
-        copy.deepcopy(slotted),
-        slotted.with_check("blocks"),
-        slotted.with_version(slotted.fingerprint),
-    ):
-        assert (other.shift, other.word, other.reveal()) == (5, "kept", "kept too")
-        assert not hasattr(other, "unset")
-
-
 def test_the_writer_of_a_corpus_reads_what_it_wrote_last(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, DOCUMENTS)
     assert corpus.num_tokens == 2700

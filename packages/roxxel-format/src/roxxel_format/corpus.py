@@ -6,7 +6,7 @@ import copy
 import os
 import threading
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute
@@ -836,14 +836,9 @@ class Roxxel(TokenReader):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._filepath!r})"
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
         # A copy or an unpickled object is closed, and opens the same version.
-        closed: dict[str, Any] = {"_opened": None, "_locks": {}}
-        state: Any = super().__getstate__()
-        if isinstance(state, tuple):  # of a subclass with slots
-            members, slots = cast("Any", state)
-            return members | closed, slots
-        return state | closed
+        return vars(self) | {"_opened": None, "_locks": {}}
 
     def _copy(self, **changed: Any) -> Self:
         other = copy.copy(self)

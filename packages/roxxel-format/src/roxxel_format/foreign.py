@@ -164,13 +164,8 @@ class MappedTokens(TokenReader):
         """The token that ends each document; empty if none is known."""
         return () if self._separator is None else (int(self._separator),)
 
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of the sizes, the documents, and 1024 samples of the tokens."""
-        return self._fingerprint
-
     @cached_property
-    def _fingerprint(self) -> str:
+    def _sampled_fingerprint(self) -> str:
         token = b"" if self._token is None else self._token.tobytes()
         return sampled_fingerprint(self, self._known_stops.tobytes() + token)
 

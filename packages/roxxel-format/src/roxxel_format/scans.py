@@ -7,7 +7,7 @@ tokens of one version of a corpus, so the receipt has that version's fingerprint
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -132,7 +132,7 @@ class Scan:
         members = _KIND.read(expanded(path))
         try:
             evals = Evals(**members.pop("evals"))
-            evals = Evals(tuple(evals.paths), *[*asdict(evals).values()][1:])
+            evals = replace(evals, paths=tuple(evals.paths))
             found = _checked(members.pop("found"), members["num_tokens"])
             return Scan(evals=evals, found=found, **members)
         except (TypeError, ValueError, OverflowError) as error:

@@ -15,6 +15,7 @@ from roxxel_format._spec.manifest import (
     ShardTable,
     Version,
     joined_arguments,
+    joined_bins,
     tokenizer_identity,
     unit_text,
 )
@@ -62,12 +63,12 @@ def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Conten
     arguments = writes[0]
     if len(writes) > 1 and any(writes):
         arguments = joined_arguments(writes)
-    found = [
-        part.manifest.bins.of(range(len(part.paths)))
-        for part in parts
-        if part.manifest.bins is not None
-    ]
-    bins = sum(found[1:], found[0]) if found else None
+    bins = joined_bins(
+        [
+            part.manifest.bins and part.manifest.bins.of(range(len(part.paths)))
+            for part in parts
+        ]
+    )
     shards = ShardTable.chained(part.shards for part in parts)
     file = parts[0].version.tokenizer_file
     version = Version().followed_by(shards, bins, arguments, tokenizer_file=file)

@@ -295,20 +295,18 @@ class NewShards:
         done = [part for part in parts if len(part)]
         if not done:
             return cls()
-        shards = ShardTable()
         columns: dict[str, ColumnTable] = {}
         for part in done:
-            shards += part.shards
             for name, table in part.columns.items():
                 columns[name] = columns[name] + table if name in columns else table
         return cls(
-            shards,
+            ShardTable.chained(part.shards for part in done),
             columns,
             done[0].dtype,
             done[0].kind,
             sum(part.num_dropped for part in done),
             sum(part.sync_s for part in done),
-            _joined_bins([part.bins for part in done]),
+            joined_bins([part.bins for part in done]),
         )
 
     @classmethod
@@ -323,7 +321,7 @@ class NewShards:
         return cls(shards, columns, **others)
 
 
-def _joined_bins(parts: list[BinTable | None]) -> BinTable | None:
+def joined_bins(parts: Sequence[BinTable | None]) -> BinTable | None:
     """Join the bins of groups of shards, which are all packed or all not."""
     bins = [part for part in parts if part is not None]
     return sum(bins[1:], bins[0]) if bins else None
