@@ -109,7 +109,7 @@ def test_a_reader_of_a_replaced_corpus_refuses_the_new_one(
     other = Roxxel(tmp_path / "c_*.rox")
     other.write([each[::-1].copy() for each in DOCUMENTS], exist="replace")
 
-    with pytest.raises(ShardError, match="the corpus was replaced, or the fingerprint"):
+    with pytest.raises(ShardError, match="the corpus was replaced, "):
         _ = reopen(corpus).num_tokens
 
 
@@ -147,7 +147,7 @@ def test_a_list_has_no_version_of_before_an_append(tmp_path: Path) -> None:
     Roxxel(tmp_path / "a_*.rox").write([[2]], exist="append")
     both.close()
 
-    with pytest.raises(ShardError, match="one of these was appended to or replaced"):
+    with pytest.raises(ShardError, match="one of a list was appended to"):
         _ = both.num_tokens
 
 

@@ -154,7 +154,7 @@ def test_very_many_inputs_of_a_unit_are_joined(tmp_path: Path) -> None:
 
 
 def test_metadata_of_a_user_with_this_name_is_no_record(tmp_path: Path) -> None:
-    for value in ("text", {"numbers": [1]}, {"numbers": [1], "names": 3}):
+    for value in ("text", ["a.txt"], {"numbers": [1]}):
         corpus = Roxxel(tmp_path / "c.rox")
         corpus.write([[1]], metadata={"input_files": value}, exist="replace")
 

@@ -50,13 +50,20 @@ def open_corpus(
     if is_remote(filepath):
         files = RemoteFiles(timeout_s)
         open_path = partial(_open_url, files=files)
-        if not isinstance(filepath, str):
-            for url in filter(_is_shard_url, paths):
-                files.will_open(url, [(0, HEAD_SIZE)])
+        for url in filter(_is_shard_url, paths):
+            files.will_open(url, [(0, HEAD_SIZE)])
     if isinstance(filepath, str):
-        return _checked_version(open_path(filepath, version), version)
-    contents = joined(filepath, [open_path(path, None) for path in paths])
-    return _checked_version(contents, version)
+        contents = open_path(filepath, version)
+    else:
+        contents = joined(filepath, [open_path(path, None) for path in paths])
+    if version not in {None, contents.fingerprint}:
+        raise ShardError(
+            f"{', '.join(paths)}: has no version {version}: the corpus was replaced, "
+            "one of a list was appended to, or the fingerprint is not one of its "
+            "versions; open the corpus again to read its current version "
+            f"{contents.fingerprint}"
+        )
+    return contents
 
 
 def is_remote(filepath: str | tuple[str, ...]) -> bool:
@@ -133,21 +140,3 @@ def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
 def _is_shard_url(url: str) -> bool:
     """Return whether a URL has the form of a single shard's name."""
     return url.endswith(SUFFIX) and "*" not in url
-
-
-def _checked_version(contents: Contents, version: str | None) -> Contents:
-    """Return the contents; raise ShardError unless they are the wanted version."""
-    if version is None or contents.fingerprint == version:
-        return contents
-    if isinstance(contents.filepath, str):
-        raise ShardError(
-            f"{contents.filepath}: has no version {version}: the corpus was replaced, "
-            "or the fingerprint is not one of its versions; open the corpus again to "
-            f"read its current version {contents.fingerprint}"
-        )
-    names = ", ".join(contents.filepath)
-    raise ShardError(
-        f"{names}: one of these was appended to or replaced, so the list has no "
-        f"version {version}; open the list again to read its current version "
-        f"{contents.fingerprint}, or open growing corpora one by one"
-    )

@@ -65,20 +65,12 @@ class InputCounts:
             row[2] = (row[2] or 0) + text_bytes
 
     def add_record(self, record: object, first: int = 0) -> None:
-        """Add a record; its number 0 becomes `first`.
-
-        A value that another program wrote is ignored.
-        """
+        """Add a record, if there is one; its number 0 becomes `first`."""
         table = as_table(record)
         names = ("numbers", "names", "documents", "tokens", "text_bytes")
-        columns = [table.get(name) for name in names]
-        if not all(isinstance(column, list) for column in columns):
-            return
+        columns = [table.get(name, ()) for name in names]
         for number, name, *counts in zip(*columns, strict=False):
-            is_row = isinstance(number, int) and isinstance(name, str)
-            if is_row and all(isinstance(each, int) for each in counts[:2]):
-                size = counts[2] if isinstance(counts[2], int) else None
-                self.add((first + number, name), counts[0], counts[1], size)
+            self.add((first + number, name), *counts)
 
     @property
     def next_number(self) -> int:

@@ -61,7 +61,4 @@ def parse_tokenizer(data: bytes, path: str) -> dict[str, str]:
             f"{path}: does not have the digest that its name holds, so it is damaged; "
             f"{_KIND.remedy}"
         )
-    files = as_table(_KIND.parse(data, path)["files"])
-    if type(files.get(TOKENIZER_FILE)) is not str:
-        raise ShardError(f"{path}: holds no {TOKENIZER_FILE}; {_KIND.remedy}")
-    return {name: text for name, text in files.items() if type(text) is str}
+    return as_table(_KIND.parse(data, path)["files"])

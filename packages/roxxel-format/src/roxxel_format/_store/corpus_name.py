@@ -403,7 +403,6 @@ def matching_files(filepath: str) -> list[str]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The pattern has `**` within a name.
     """
     path = Path(filepath)
     if path.is_dir():
@@ -419,11 +418,6 @@ def matching_files(filepath: str) -> list[str]:
     if not is_pattern(filepath):
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
-        )
-    if any("**" in part and part != "**" for part in path.parts):
-        raise ValueError(
-            f'{path}: "**" stands for whole folders, such as in "wiki/**/a_*.rox"; use '
-            'one "*" within a name'
         )
     _, found = matches_of(filepath)
     if not found:
