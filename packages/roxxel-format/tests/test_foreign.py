@@ -213,14 +213,11 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.bin").write_bytes(b"abc")
     with pytest.raises(ShardError, match="has 3 bytes, which is not a whole num"):
         FlatTokens(tmp_path / "b.bin", "uint16")
-    with pytest.raises(ValueError, match="a file without a header needs dtype"):
+    with pytest.raises(ValueError, match=r"b\.bin: has no header.*pass dtype"):
         FlatTokens(tmp_path / "b.bin")
     np.save(tmp_path / "c.npy", np.zeros((2, 2)))
     with pytest.raises(ShardError, match=r"shape \(2, 2\)"):
         FlatTokens(tmp_path / "c.npy")
-    (tmp_path / "d.npy").write_bytes(b"no")
-    with pytest.raises(ShardError, match=r"not a \.npy file"):
-        FlatTokens(tmp_path / "d.npy")
 
 
 def changed_bytes(data: bytes, stop: int) -> Iterator[bytes]:
@@ -290,10 +287,9 @@ def test_a_truncated_foreign_file_is_an_error(suffix: str, tmp_path: Path) -> No
 
     for size in range(len(data)):
         path.write_bytes(data[:size])
-        with pytest.raises(ShardError) as caught:
+        with pytest.raises(ValueError, match="; ") as caught:
             _ = FlatTokens(path) if suffix == "npy" else MegatronTokens(path)
         assert str(tmp_path / "a.") in str(caught.value)
-        assert "; " in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +384,7 @@ def test_raw_tokens_with_the_ending_of_numpy_are_read_by_their_dtype(
     tokens.tofile(path)
 
     assert FlatTokens(path, "uint16").tokens[:].tolist() == tokens.tolist()
-    with pytest.raises(ShardError, match=rf"{path}: .*dtype"):
+    with pytest.raises(ValueError, match=rf"{path}: .*dtype"):
         FlatTokens(path)
     np.save(path, tokens)
     assert FlatTokens(path, "uint16").tokens[:].tolist() == tokens.tolist()
@@ -478,7 +474,6 @@ few = settings(
 WIDTHS = [
     ("uint32", "uint16", "uint32"),
     ("uint16", "uint8", "uint16"),
-    ("uint32", "uint8", "uint32"),
     ("int64", "uint16", "uint64"),
     ("uint64", "int32", "uint64"),
     ("uint16", "uint32", "uint16"),

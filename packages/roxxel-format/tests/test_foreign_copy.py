@@ -83,7 +83,7 @@ def test_a_copy_of_other_tokens_does_not_replace_the_first(
     ("options", "named"),
     [
         (("--dtype", "uint16"), "does not record where documents end"),
-        (("--separator", 0), "needs dtype"),
+        (("--separator", 0), "pass dtype"),
         (("--separator", "<eos>", "--dtype", "uint16"), "pass the --tokenizer"),
         (("--separator", "gr\udcc3\udcb6", "--dtype", "uint16"), "LC_ALL=C.UTF-8"),
         (("--format", "datatrove", "--separator", 0), "train.bin.index"),

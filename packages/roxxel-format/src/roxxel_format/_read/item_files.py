@@ -149,15 +149,9 @@ def find_items(
             _check_dtype(path, given, found.dtype)
             return found
     if given is None:
-        if path.endswith(".npy"):
-            head = file.read(0, min(len(NPY_MAGIC), file.num_bytes))
-            raise ShardError(
-                f"{path}: not a .npy file (it begins with {head!r}); check the path, "
-                'or pass dtype, such as "uint16", if it holds tokens without a header'
-            )
         raise ValueError(
-            f'{path}: a file without a header needs dtype, for example "uint16"; pass '
-            "the type that its writer used"
+            f"{path}: has no header of .npy or llm.c, which says the type of tokens; "
+            'pass dtype, for example "uint16", as its writer used it'
         )
     start = byte_offset or 0
     if not start and is_shard_head(file.read(0, min(8, file.num_bytes))):
@@ -192,8 +186,7 @@ def check_width(file: Items, *, is_raw: bool) -> None:
     if not is_raw or file.dtype.kind not in "iu" or file.num_items < _LEAST_SAMPLE:
         return
     tokens = with_room(lambda: ItemFile(file)).piece()[:_SAMPLE_ITEMS]
-    looks = _text_problem, _byte_problem, _half_problem, _pair_problem
-    problem = next(filter(None, (look(tokens) for look in looks)), None)
+    problem = _text_problem(tokens) or _half_problem(tokens) or _pair_problem(tokens)
     if problem is not None:
         shown = ", ".join(map(str, tokens[:4].tolist()))
         raise ValueError(
@@ -233,20 +226,6 @@ def _half_problem(tokens: Tokens) -> str | None:
         f"every second token is {f'at most {most}' if most else 0}, so the file was "
         f"written in a wider type than {tokens.dtype.name}; pass "
         f'dtype="{name}" (--dtype {name})'
-    )
-
-
-def _byte_problem(tokens: Tokens) -> str | None:
-    """Describe tokens that seem to be bytes of 32-bit ids; None for others."""
-    if tokens.dtype.itemsize > 1:
-        return None
-    most = tokens[: tokens.size // 4 * 4].reshape(-1, 4).max(0)
-    low, *_, third, fourth = most if most[0] > most[3] else most[::-1]
-    if fourth or third > _MOST_UPPER or low <= _MOST_UPPER:
-        return None
-    return (
-        "every fourth token is 0, so the file was written in a wider type than "
-        f'{tokens.dtype.name}; pass dtype="uint32" (--dtype uint32)'
     )
 
 

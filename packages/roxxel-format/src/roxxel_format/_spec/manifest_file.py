@@ -375,49 +375,34 @@ def _columns(
     counts = [len(of_shards["names"]) for of_shards in shards]
     tables = [_object(part.get("columns")) for part in parts]
     _check({*chain(*tables)} <= {*types}, "a column without a type")
-    found: dict[str, ColumnTable] = {}
-    for name, members in types.items():
-        column = _no_column(name, _object(members))
-        files = [
-            _column(name, column, _object(table[name]), count)
-            if name in table
-            else column.followed_by(count)
-            for table, count in zip(tables, counts, strict=True)
-        ]
-        found[name] = ColumnTable(
-            column.per,
-            column.dtype,
-            [*chain.from_iterable(each.names for each in files)],
-            [*chain.from_iterable(each.num_bytes for each in files)],
-            [*chain.from_iterable(each.digests for each in files)],
-        )
-    return found
-
-
-def _no_column(name: str, table: dict[str, Any]) -> ColumnTable:
-    """Return a column of no shards, of the type that the table describes."""
-    _check(is_column_name(name), f"the column name {name!r:.100}")
-    per, dtype = table.get("per"), table.get("dtype")
-    is_known = type(per) is str and per in {"token", "document"}
-    _check(is_known, f"column {name!r:.100} per {per!r:.100}")
-    _check(type(dtype) is str, f"column {name!r:.100} of dtype {dtype!r:.100}")
-    return ColumnTable(cast("str", per), cast("str", dtype), (), (), ())
+    return {
+        name: _column(name, _object(members), [t.get(name) for t in tables], counts)
+        for name, members in types.items()
+    }
 
 
 def _column(
-    name: str, of_type: ColumnTable, table: dict[str, Any], num_shards: int
+    name: str, members: dict[str, Any], files: Sequence[Any], counts: Sequence[int]
 ) -> ColumnTable:
-    names = _list(table.get("names"), "names")
-    sizes = _list(table.get("bytes"), "bytes")
-    digests = _list(table.get("digests"), "digests")
-    _check(
-        {len(names), len(sizes), len(digests)} == {num_shards},
-        f"column {name!r:.100} for other shards",
-    )
-    _check_integers(sizes, "bytes", 0)
-    present = [digest for each, digest in zip(names, digests, strict=True) if each]
-    _check_digests(present, "digests")
-    return ColumnTable(of_type.per, of_type.dtype, names, sizes, digests)
+    """Return a column, from its type and its files in each part."""
+    _check(is_column_name(name), f"the column name {name!r:.100}")
+    per, dtype = members.get("per"), members.get("dtype")
+    is_known = type(per) is str and per in {"token", "document"}
+    _check(is_known, f"column {name!r:.100} per {per!r:.100}")
+    _check(type(dtype) is str, f"column {name!r:.100} of dtype {dtype!r:.100}")
+    missing = {"names": None, "bytes": 0, "digests": ""}
+    lists: dict[str, list[Any]] = {key: [] for key in missing}
+    for table, count in zip(files, counts, strict=True):
+        for key, values in lists.items():
+            of_part = [missing[key]] * count
+            if table is not None:
+                of_part = _list(_object(table).get(key), key)
+            _check(len(of_part) == count, f"column {name!r:.100} for other shards")
+            values.extend(of_part)
+    _check_integers(lists["bytes"], "bytes", 0)
+    pairs = zip(lists["names"], lists["digests"], strict=True)
+    _check_digests([digest for each, digest in pairs if each], "digests")
+    return ColumnTable(cast("str", per), cast("str", dtype), *lists.values())
 
 
 def _check_names(manifest: Manifest) -> None:

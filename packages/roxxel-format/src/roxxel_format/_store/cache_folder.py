@@ -66,17 +66,8 @@ class CacheFolder:
         self.path = Path(path)
         self.lock = self.path / "download.lock"
         self._most_bytes = most_bytes
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            os.close(open_lock(self.lock))
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise OSError(
-                error.errno,
-                f"{reason}; choose a folder on a local disk that this user may write, "
-                "or leave cache out",
-                path,
-            ) from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        os.close(open_lock(self.lock))  # An error if copies cannot be written.
 
     def path_of(self, digest: str) -> Path:
         """Return the path of the copy of a shard."""
