@@ -62,10 +62,10 @@ def become_a_folder(path: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut short": (
         lambda path: path.write_bytes(path.read_bytes()[:-300]),
-        "the foot is missing from the end of the file",
+        "the file was truncated or is damaged",
     ),
     "head": (lambda path: flip(path, 40), "the head (bytes 0 to 4096) does not match"),
-    "foot": (lambda path: flip(path, -100), "does not match its checksum"),
+    "foot": (lambda path: flip(path, -100), "is no foot whose checksum holds"),
     "no shard": (
         lambda path: path.write_bytes(b"PK" * 5000),
         "not a Roxxel shard, it begins with b'PK",
@@ -73,7 +73,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: path.write_bytes(b""), "not a Roxxel shard"),
     "later version": (
         become_a_later_version,
-        "format version 2, but this reader knows",
+        "install a newer roxxel-format",
     ),
     "folder": (become_a_folder, "is a folder, not a regular file"),
 }

@@ -49,7 +49,7 @@ from roxxel_format.token_reader import TokenReader, sampled_fingerprint
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -196,31 +196,17 @@ class MappedTokens(TokenReader):
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
-        return self._line.read(begins, length, wanted, out, self._check_for(wanted))
-
-    def read_into(
-        self,
-        starts: npt.ArrayLike,
-        out: Tokens,
-        rows: Sequence[int] | None = None,
-    ) -> None:
-        """Fill `rows` of `out` with windows; see `Roxxel.read_into`."""
-        begins, _ = parse_windows(starts, out.shape[1], self.num_tokens)
-        self._line.fill(begins, out, rows, self._check_for(out.dtype))
-
-    def _check_for(self, wanted: np.dtype[Any]) -> Callable[[Tokens], None] | None:
-        """Return a function that checks that tokens fit a dtype; None if all do."""
         name = dtypes.stored_name(self.dtype)
         if dtypes.holds_all(name, wanted):
-            return None
-
-        def check(rows: Tokens) -> None:
-            values = None
-            if self.dtype.kind in "biu":
-                values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
-            dtypes.check_readable_as(name, values, wanted)
-
-        return check
+            return self._line.read(begins, length, wanted, out)
+        stored = self._line.read(begins, length, self.dtype)
+        values = None
+        if self.dtype.kind in "biu":
+            values = (int(stored.min()), int(stored.max())) if stored.size else (0, 0)
+        dtypes.check_readable_as(name, values, wanted)
+        tokens = np.empty(stored.shape, wanted) if out is None else out
+        tokens[...] = stored
+        return tokens
 
 
 class FlatTokens(MappedTokens):

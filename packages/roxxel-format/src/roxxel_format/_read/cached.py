@@ -23,12 +23,11 @@ from roxxel_store.output import Output
 
 from roxxel_format._read.blocks import is_undamaged
 from roxxel_format._read.files import Files, OpenFile
-from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._read.shard import LOCAL
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._store.cache_folder import CacheFolder
@@ -69,11 +68,7 @@ class CacheStatus:
 
 def cached(contents: Contents, folder: CacheFolder) -> Contents:
     """Return the contents of a corpus in a bucket, with copies in a folder."""
-    assert isinstance(contents.files, RemoteFiles)  # noqa: S101 - checked before
-    table = contents.shards
-    files = CachedFiles(
-        contents.files, folder, contents.paths, table.num_bytes, table.digests
-    )
+    files = CachedFiles(contents, folder)
     result = replace(contents, files=files)
     # Stop copying a corpus that was deleted without `close`.
     weakref.finalize(result, files.stop)
@@ -81,26 +76,16 @@ def cached(contents: Contents, folder: CacheFolder) -> Contents:
 
 
 class CachedFiles(Files):
-    """Opens the copies of shards in a cache folder, and other files in the bucket.
+    """Opens the copies of shards in a cache folder, and other files in the bucket."""
 
-    `paths`, `sizes` and `digests` describe the shards of the corpus.
-    """
-
-    def __init__(
-        self,
-        remote: RemoteFiles,
-        folder: CacheFolder,
-        paths: Sequence[str],
-        sizes: Sequence[int],
-        digests: Sequence[str],
-    ) -> None:
+    def __init__(self, contents: Contents, folder: CacheFolder) -> None:
         self._copied: set[int] = set()
-        self._remote = remote
+        self._remote = contents.files
         self._folder = folder
-        self._paths = paths
-        self._sizes = sizes
-        self._digests = digests
-        self._number = {path: number for number, path in enumerate(paths)}
+        self._paths = contents.paths
+        self._sizes = contents.shards.num_bytes
+        self._digests = contents.shards.digests
+        self._number = {path: number for number, path in enumerate(self._paths)}
         self._state: State = "idle"
         self._wake = threading.Event()
         # If several threads read first, one of them takes the thread and starts it.

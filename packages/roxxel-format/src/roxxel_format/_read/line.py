@@ -80,14 +80,13 @@ class Line(Generic[_T]):
         length: int,
         dtype: np.dtype[Any],
         out: Tokens | None = None,
-        check: Callable[[Tokens], None] | None = None,
     ) -> Tokens:
         """Return the windows of `length` items that begin at `starts`.
 
         `out` has shape `(n, length)`; the line fills and returns it. See `fill`.
         """
         rows = np.empty((len(starts), length), dtype) if out is None else out
-        self.fill(starts, rows, None, check)
+        self.fill(starts, rows)
         return rows
 
     def fill(
@@ -95,12 +94,10 @@ class Line(Generic[_T]):
         starts: list[int],
         out: Tokens,
         rows: Sequence[int] | None = None,
-        check: Callable[[Tokens], None] | None = None,
     ) -> None:
         """Fill `rows` of `out` with the windows that begin at `starts`; None fills all.
 
         Windows must be inside the line, and have as many items as `out` has columns.
-        `check` is called with the windows, in the stored dtype.
         """
         if rows is not None and len(rows) != len(starts):
             raise ValueError(
@@ -108,13 +105,7 @@ class Line(Generic[_T]):
             )
         if rows is None and not out.flags.c_contiguous:
             rows = range(len(starts))
-        if check is None:
-            self._gather(starts, out, rows)
-        else:  # The cast could hide a wrong token.
-            stored = np.empty((len(starts), out.shape[1]), self.dtype)
-            self._gather(starts, stored, None)
-            check(stored)
-            out[slice(None) if rows is None else np.asarray(rows)] = stored
+        self._gather(starts, out, rows)
 
     def range(self, start: int, stop: int) -> Tokens:
         """Return the items `[start, stop)`: a view of one piece, or a copy."""

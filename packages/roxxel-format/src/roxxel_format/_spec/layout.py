@@ -336,15 +336,12 @@ def _parse_head(head: bytes, path: str) -> Head:
     _, version, size, raw_name, item_size, block_size, separator = _HEAD.unpack_from(
         head
     )
-    if version != _FORMAT_VERSION:
-        raise ShardError(
-            f"{path}: format version {version}, but this reader knows version "
-            f"{_FORMAT_VERSION}; install a newer roxxel-format"
-        )
     name = raw_name.rstrip(b"\0").decode("ascii", "replace")
-    if name not in dtypes.NAMES:
+    if version != _FORMAT_VERSION or name not in dtypes.NAMES:
         raise ShardError(
-            f"{path}: unknown item type {name!r}; install a newer roxxel-format"
+            f"{path}: format version {version} with items of type {name!r}, which this "
+            f"reader (version {_FORMAT_VERSION}) does not know; install a newer "
+            "roxxel-format"
         )
     if (
         size != HEAD_SIZE
@@ -366,25 +363,16 @@ def _parse_head(head: bytes, path: str) -> Head:
 def _parse_foot(
     head: Head, head_bytes: bytes, foot: bytes, file_size: int, path: str
 ) -> Layout:
-    if foot[-len(_FOOT_MAGIC) :] != _FOOT_MAGIC:
-        raise ShardError(
-            f"{path}: the foot is missing from the end of the file ({file_size} "
-            "bytes); it was truncated or overwritten, so write this shard again"
-        )
     (crc,) = _CRC.unpack_from(foot, _FOOT_CRC)
-    if zlib.crc32(foot[:_FOOT_CRC]) != crc:
+    if not foot.endswith(_FOOT_MAGIC) or zlib.crc32(foot[:_FOOT_CRC]) != crc:
         raise ShardError(
-            f"{path}: the foot (bytes {file_size - FOOT_SIZE} to {file_size}) does not "
-            "match its checksum; the file is damaged, so fetch or write it again"
+            f"{path}: the end of the file (byte {file_size - FOOT_SIZE} on) is no foot "
+            "whose checksum holds; the file was truncated or is damaged, so fetch or "
+            "write this shard again"
         )
     fields = _FOOT.unpack_from(foot)
     _, _, num_tokens, num_documents, low, high, *rest = fields
-    *_, metadata_size, declared_size, checksums_crc, metadata_crc = rest
-    if declared_size != file_size:
-        raise ShardError(
-            f"{path}: file has {file_size} bytes but its foot declares "
-            f"{declared_size}; bytes were lost or added, so write this shard again"
-        )
+    *_, metadata_size, _, checksums_crc, metadata_crc = rest
     signed = head.dtype_name.startswith("int")
     layout = Layout(
         head=head,
