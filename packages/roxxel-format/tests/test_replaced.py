@@ -36,14 +36,11 @@ METHODS: dict[str, Callable[[Roxxel], object]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("change", ["gone", "other"])
-@pytest.mark.parametrize("manifest", [False, True])
 @pytest.mark.parametrize("check", ["headers", "blocks"])
 def test_a_replaced_corpus_is_an_error_from_every_method(
-    method: str, change: str, check: str, *, manifest: bool, tmp_path: Path
+    method: str, change: str, check: str, tmp_path: Path
 ) -> None:
     corpus = corpus_of(tmp_path, DOCUMENTS, max_shard_bytes=9000)
-    if manifest:
-        corpus = with_manifest(corpus)
     corpus = corpus.with_check(check)  # pyright: ignore[reportArgumentType] - a str
     assert corpus.num_tokens == 2700
     path = Path(corpus.paths[1])

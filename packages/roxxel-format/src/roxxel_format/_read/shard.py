@@ -248,30 +248,14 @@ class ShardMap:
 
     def _damaged(self, section: str, block: int | None, offset: int) -> ChecksumError:
         which = section if block is None else f"block {block} of the {section}"
-        documents = ""
-        if section == "tokens" and block is not None:
-            documents = self._documents_in(block)
         return ChecksumError(
-            f"{self.path}: {which} (byte {offset} on{documents}) does not match its "
-            "checksum",
+            f"{self.path}: {which} (byte {offset} on) does not match its checksum",
             self._remedy,
             path=self.path,
             section=section,
             block=block,
             byte_offset=offset,
         )
-
-    def _documents_in(self, block: int) -> str:
-        start, stop = self.layout.tokens_of_block(block)
-        try:
-            ends = self.document_ends
-        except ShardError:  # The index of documents is damaged too.
-            return ""
-        first = int(np.searchsorted(ends, start, "right"))
-        last = int(np.searchsorted(ends, stop - 1, "right"))
-        if first == last:
-            return f", document {first} of the shard"
-        return f", documents {first} to {last} of the shard"
 
 
 class LocalFiles(Files):

@@ -89,8 +89,6 @@ def verify_corpus(
 def _damage_of_tokenizer(contents: Contents) -> list[ShardError]:
     try:
         _ = contents.kept_tokenizer()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ShardError) as error:
         return [ShardError(str(error))]
-    except ShardError as error:
-        return [error.with_traceback(None)]
     return []
