@@ -20,7 +20,7 @@ from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.reader import Check, CorpusReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.input_totals import input_totals
-from roxxel_format._spec.manifest import unit_of
+from roxxel_format._spec.manifest import tokenizer_identity, unit_of
 from roxxel_format._store.cache_folder import CacheFolder, cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, name_to_write
 from roxxel_format._write.columns import write_column
@@ -245,12 +245,8 @@ class Roxxel(TokenReader):
 
     @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the recorded tokenizer, or None.
-
-        Raises:
-            ShardError: The shards were written with different tokenizers.
-        """
-        return self._open().tokenizer
+        """Name and hash of the recorded tokenizer, or None."""
+        return tokenizer_identity(self._open().contents.manifest.tokenizer)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -258,7 +254,7 @@ class Roxxel(TokenReader):
 
         Empty if unknown, as for shards that `adopt` made a corpus.
         """
-        return self._open().arguments
+        return dict(self._open().contents.version.arguments)
 
     @property
     def tokenizer_files(self) -> dict[str, str]:

@@ -31,7 +31,6 @@ from roxxel_format._read.spans import (
     ranges,
 )
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.manifest import tokenizer_identity
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -363,16 +362,6 @@ class CorpusReader:
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
         return self._line.file(number).metadata()
-
-    @cached_property
-    def tokenizer(self) -> str | None:
-        """Name and hash of the recorded tokenizer, or None."""
-        return tokenizer_identity(self.contents.manifest.tokenizer)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The recorded arguments of the write of this version; empty if unknown."""
-        return dict(self.contents.version.arguments)
 
     def _check_holds(self, wanted: np.dtype[Any]) -> None:
         """Raise TypeError if a dtype cannot hold the tokens that shards declare."""
