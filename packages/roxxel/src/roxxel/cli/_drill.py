@@ -193,12 +193,10 @@ class _Start:
 
     def resumed(self) -> str:
         """Return how this start continued the run."""
-        if self._first_step_s is None:
-            return f"  resumed from step {self._from}, which was the last"
-        return (
-            f"  resumed from step {self._from}; "
-            f"{self._first_step_s:.1f} s from the start to the first step"
-        )
+        said = f"  resumed from step {self._from}"
+        if self._first_step_s is not None:
+            said += f"; {self._first_step_s:.1f} s from the start to the first step"
+        return said
 
     def finish(self) -> None:
         """Wait until the run is complete."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from roxxel_format import Roxxel
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
@@ -135,10 +134,7 @@ def _chosen(
     found = chosen_documents(corpora, named, texts, run, tokenizer)
     for source in left_out.without_source:
         corpus = named_source(source, corpora, run)
-        if isinstance(corpus, Roxxel):
-            found.setdefault(source, []).append([0, corpus.num_documents])
-        else:
-            found.setdefault(source, []).append([0, len(corpus.documents)])
+        found.setdefault(source, []).append([0, len(corpus.documents)])
     if not found:
         raise RunFolderError(
             "nothing is left out; give --without, --without-text or --without-source"

@@ -12,27 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def check_number(
-    name: str,
-    value: Any,
-    least: float = 0.0,
-    most: float = math.inf,
-    *,
-    is_above: bool = False,
-) -> None:
-    """Raise TypeError unless a value is a number, ValueError if it is out of bounds.
-
-    With `is_above`, the value must be above `least`.
-    """
+def check_number(name: str, value: Any, most: float = math.inf) -> None:
+    """Raise TypeError unless a value is a number, ValueError unless in `[0, most]`."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
     number = float(value)
-    is_within = least < number if is_above else least <= number
-    if math.isfinite(number) and is_within and number <= most:
-        return
-    bound = f"above {least:g}" if is_above else f"at least {least:g}"
-    upper = f" and at most {most:g}" if math.isfinite(most) else ""
-    raise ValueError(f"{name} must be {bound}{upper}, got {value}")
+    if not (math.isfinite(number) and 0 <= number <= most):
+        upper = f" and at most {most:g}" if math.isfinite(most) else ""
+        raise ValueError(f"{name} must be at least 0{upper}, got {value}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
