@@ -7,6 +7,7 @@ manifest. Objects in a bucket are never listed: a web server cannot list them.
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -111,9 +112,8 @@ def _open_url(url: str, version: str | None, files: RemoteFiles) -> Contents:
     except ValueError as error:
         raise ShardError(str(error)) from error
     if _is_shard_url(url):
-        found = _open_shard_url(url, files)
-        if found is not None:
-            return found
+        with contextlib.suppress(FileNotFoundError):
+            return file_contents(url, files, files.size_of(url, HEAD_SIZE))
     for path in manifests:
         try:
             data = fetch(path, MAX_MANIFEST_SIZE, files.timeout_s)
@@ -126,15 +126,6 @@ def _open_url(url: str, version: str | None, files: RemoteFiles) -> Contents:
         f"{url}: no such corpus: there is no {names}; check the URL, and copy the "
         "manifest with the shards"
     )
-
-
-def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
-    """Open one shard without a manifest; None if there is no such object."""
-    try:
-        num_bytes = files.size_of(url, HEAD_SIZE)
-    except FileNotFoundError:
-        return None
-    return file_contents(url, files, num_bytes)
 
 
 def _is_shard_url(url: str) -> bool:

@@ -87,13 +87,13 @@ def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Conten
 
 def _check_alike(parts: Sequence[Contents]) -> None:
     """Raise ShardError if corpora differ in a fact of which one corpus has only one."""
-    first = _facts(parts[0])
+    first = parts[0]
     for part in parts:
-        for one, other in zip(first, _facts(part), strict=True):
+        for one, other in zip(_facts(first), _facts(part), strict=True):
             if one != other:
                 raise ShardError(
-                    f"{part.paths[0]}: {other}, but {parts[0].paths[0]} {one}; open "
-                    "them as two corpora"
+                    f"{part.paths[0]}: {other}, but {first.paths[0]} {one}; open them "
+                    "as two corpora"
                 )
 
 

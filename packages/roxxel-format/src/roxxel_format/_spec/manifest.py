@@ -443,10 +443,8 @@ class Manifest:
 
     def version(self, fingerprint: str) -> Version | None:
         """Return the version with a fingerprint, or None."""
-        for version in reversed(self.versions):
-            if version.fingerprint == fingerprint:
-                return version
-        return None
+        found = (v for v in reversed(self.versions) if v.fingerprint == fingerprint)
+        return next(found, None)
 
     def nums_shards(self, versions: Iterable[Version]) -> list[int]:
         """Return the number of shards that hold each version."""
