@@ -83,8 +83,7 @@ def train(
     """
     declared = config_of(config, set_, branch)
     check_model_args(declared)
-    before = None if preflight else _before(declared)
-    done = None if before is None else _steps_of_complete(declared, *before)
+    done = None if preflight else _steps_of_complete(declared)
     if launch.starts_several and done is None:
         run_several(launch, typed)
         return
@@ -134,10 +133,11 @@ def _complete(steps: int) -> str:
     return f"This run is already complete: {steps} steps are done."
 
 
-def _before(config: RunConfig) -> tuple[RunFolder, RunConfig] | None:
-    """Return the run in a config's folder, with the config that it used last.
+def _steps_of_complete(config: RunConfig) -> int | None:
+    """Return the steps of a run that is complete under its own config; else None.
 
-    The result is None without such a run, and if the trainer has to name what is wrong.
+    It reads only the folder, because making the model may take long. If something is
+    wrong there, the trainer names it.
     """
     if config.run_folder is None:
         return None
@@ -146,17 +146,7 @@ def _before(config: RunConfig) -> tuple[RunFolder, RunConfig] | None:
         used = used_config(run)
     except (OSError, ValueError):
         return None
-    return None if used is None else (run, used)
-
-
-def _steps_of_complete(
-    config: RunConfig, run: RunFolder, used: RunConfig
-) -> int | None:
-    """Return the steps of a run that is complete under its own config; else None.
-
-    It reads only the folder, because making the model may take long.
-    """
-    if used.folder.resolve() != config.folder.resolve():
+    if used is None or used.folder.resolve() != config.folder.resolve():
         return None
     same = replace(config, file=used.file, relative_to=used.relative_to)
     step = run.finished_step
