@@ -83,7 +83,7 @@ def lines(folder: Path, number: int) -> Path:
 WAYS: list[Callable[..., None]] = [in_memory, of_files, in_parts]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     writes=st.lists(
         st.tuples(
@@ -199,15 +199,6 @@ def test_a_column_that_is_new_since_the_plan_is_told_before_a_unit_is_written(
         of_files(tmp_path / "out", 1, set(), part=(1, 2), **options)
 
     assert names_in(tmp_path / "out") == before
-
-
-def test_without_columns_is_for_an_append(tmp_path: Path) -> None:
-    corpus = Roxxel(tmp_path / TARGET)
-
-    with pytest.raises(ValueError, match=r"without_columns=\['id'\] is for exist="):
-        corpus.write(["a"], without_columns=["id"])
-    with pytest.raises(TypeError, match="'id'; pass a list"):
-        corpus.write(["a"], without_columns="id", exist="append")
 
 
 def test_a_column_that_is_written_during_an_append_is_kept_whole(

@@ -161,7 +161,7 @@ def test_damaged_xz_and_bzip2_name_the_bytes(
     whole = compress(LINES)
     middle = len(whole) // 2
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    content = {"cut": whole[:-9], "flipped": flipped, "followed": whole + bytes(7)}
+    content = {"cut": whole[:-9], "flipped": flipped, "followed": whole + b"more"}
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(content[damage])
 

@@ -239,8 +239,6 @@ def test_inputs_without_ids_are_errors(
 def test_arguments_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "c_*.rox")
 
-    with pytest.raises(ValueError, match="field='body' is given without document_id; "):
-        corpus.write([], field="body")
     with pytest.raises(ValueError, match=r"field 'b' and prompt='p': .*; pass the"):
         corpus.write([], field="b", prompt="p", completion="c")
 

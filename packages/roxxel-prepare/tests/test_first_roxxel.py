@@ -251,24 +251,24 @@ DAMAGES: dict[str, tuple[bytes, str]] = {
     "counts": (
         shard_of([b"ab", b"cd"])[:-FOOT]
         + struct.pack("<qq8s8s", 3, 4, b"uint8", b"ROXXEL02"),
-        "has 52 bytes, but its foot declares 3 blocks of 4 bytes together; the file is",
+        "has 52 bytes, but not the 3 blocks of 4 bytes that its foot declares; the fi",
     ),
     "negative": (
         shard_of([b"ab", b"cd"])[:-FOOT]
         + struct.pack("<qq8s8s", -2, 36, b"uint8", b"ROXXEL02"),
-        "its foot declares -2 blocks of 36 bytes",
+        "not the -2 blocks of 36 bytes",
     ),
     "descending": (
         b"abcd"
         + struct.pack("<2q", 4, 4)
         + struct.pack("<qq8s8s", 2, 4, b"uint8", b"ROXXEL02"),
-        "the ends of its 2 blocks do not ascend to 4; the file is damaged",
+        "not the 2 blocks of 4 bytes that its foot declares; the file is damaged",
     ),
     "short ends": (
         b"abcd"
         + struct.pack("<2q", 1, 3)
         + struct.pack("<qq8s8s", 2, 4, b"uint8", b"ROXXEL02"),
-        "the ends of its 2 blocks do not ascend to 4; the file is damaged",
+        "not the 2 blocks of 4 bytes that its foot declares; the file is damaged",
     ),
     "unknown type": (
         shard_of([bytes(16)], "complex6"),
@@ -370,5 +370,5 @@ def test_the_command_takes_no_shard_for_text(
     assert main([*write, "--format", form]) == 1
     assert str(path) in capsys.readouterr().err
     assert main(write) == 1
-    assert "quote the corpus's pattern" in capsys.readouterr().err
+    assert "quote its pattern" in capsys.readouterr().err
     assert not list(tmp_path.glob("c*"))

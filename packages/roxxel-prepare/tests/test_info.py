@@ -49,7 +49,6 @@ def texts(number: int) -> list[str]:
         ("c.rox", ()),
         ("c_*.rox", ()),
         ("c_*.rox", ("--unit-bytes", 3000)),
-        ("c_*.rox", ("--unit-bytes", 3000, "--workers", 2)),
         ("c_*.rox", ("--unit-bytes", 3000, "--max-shard-bytes", 20_000)),
         ("c_*.rox", ("--unit-bytes", 3000, "--shuffle", 5)),
     ],

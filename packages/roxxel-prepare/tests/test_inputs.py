@@ -524,19 +524,6 @@ def test_who_names_the_inputs_first_is_told_the_order(
     assert source.read_text() == "text"
 
 
-def test_a_closed_standard_input_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-
-    assert main(["write", str(tmp_path / "c.rox"), "-", "--format", "text"]) == 1
-
-    assert capsys.readouterr().err == (
-        "roxxel-prepare: -: the standard input is closed; redirect a file or a pipe to "
-        "it\n"
-    )
-
-
 def test_an_object_without_fields_is_an_error(error_of: Callable[..., str]) -> None:
     error = error_of("a.jsonl", b"{}\n")
 

@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -297,10 +296,10 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--separator", "5"], "(separator=5 is given instead of None)"),
-        (["--exist", "append"], "(exist='append' is given instead of 'keep')"),
+        (["--separator", "5"], "(separator is none in the corpus, 5 given)"),
+        (["--exist", "append"], "(exist is keep in the corpus, append given)"),
         (["--unit-bytes", "2"], "(2 units are planned, 3 recorded)"),
-        (["--format", "lines"], "(format='lines' is given instead of None)"),
+        (["--format", "lines"], "(format is none in the corpus, lines given)"),
     ],
 )
 def test_other_arguments_are_not_mixed_into_an_open_plan(
@@ -499,15 +498,13 @@ def test_a_worker_that_is_killed_is_one_sentence(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     writer: Any = importlib.import_module("dying_writer").Writer()
 
-    with pytest.raises(ChildProcessError) as caught:
-        list(ProcessRunner(2).run(writer, range(4)))
+    outcomes = [*ProcessRunner(2).run(writer, range(2))]
 
-    assert re.fullmatch(
-        r"a worker process ended early 5 times in a row, last in unit [0-3], "
-        "perhaps for lack of memory; write again with fewer workers, which keeps the "
-        "finished units",
-        str(caught.value),
-    )
+    assert {each.number: str(each.error) for each in outcomes if each.error} == {
+        number: f"a worker process ended early in unit {number}, perhaps for lack of "
+        "memory; write again with fewer workers, which keeps the finished units"
+        for number in range(2)
+    }
 
 
 _UNGUARDED = """
@@ -517,7 +514,7 @@ write_files("c_*.rox", "a.jsonl", separator=0, unit_bytes=100, workers=2)
 """
 
 
-@pytest.mark.parametrize("way", ["a file", "a module", "standard input"])
+@pytest.mark.parametrize("way", ["a file", "standard input"])
 def test_a_program_without_a_main_guard_may_have_workers(
     tmp_path: Path, way: str
 ) -> None:
@@ -647,14 +644,14 @@ def test_a_terminal_shows_one_line_of_the_whole_job(
 
     lines = capsys.readouterr().err.split("\r")
     assert lines[0] == ""
-    assert lines[1] == "0 of 2 units, 0 B of 2.7 kB, 0 documents, 0 tokens\x1b[K"
+    assert lines[1] == "0 of 2 units, 0 B of 2.7 kB, 0 tokens, 0 documents\x1b[K"
     assert len(lines) == 4
     last = lines[3].partition("\n")[0].removesuffix("\x1b[K")
-    assert last.startswith("1 of 2 units, 1.35 kB of 2.7 kB, 965 tokens, ")
-    assert last.endswith("tokens/s, done, 1 failed")
+    assert last.startswith("1 of 2 units, 1 failed, done, 1.35 kB of 2.7 kB, ")
+    assert 70 < len(last) < 80
 
 
-def test_the_line_of_a_narrow_terminal_drops_counts_and_keeps_the_rest() -> None:
+def test_the_line_of_a_terminal_begins_with_what_matters_most() -> None:
     done = Progress(
         num_units=1200,
         num_bytes=60 * 10**9,
@@ -668,11 +665,10 @@ def test_the_line_of_a_narrow_terminal_drops_counts_and_keeps_the_rest() -> None
         duration_s=5000.0,
     )
 
-    assert done.fitting(120) == str(done)
-    assert done.fitting(79) == (
-        "900 of 1200 units, 45 GB of 60 GB, 2 M tokens/s, 28 min left, 2 failed"
+    assert str(done) == (
+        "900 of 1200 units, 2 failed, 28 min left, 45 GB of 60 GB, 2 M tokens/s, "
+        "10 G tokens, 123 M documents"
     )
-    assert done.fitting(9) == "900 of 1200 units, 28 min left, 2 failed"
 
 
 def test_without_a_terminal_a_short_job_shows_no_progress(

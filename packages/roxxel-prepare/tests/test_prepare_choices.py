@@ -156,8 +156,8 @@ def test_a_split_that_leaves_a_side_empty_is_an_error(
 
     assert run("write", tmp_path / "c_*.rox", inputs, "--split", "held=1e-9") == 1
     assert (
-        "c_held_*.rox: no document of the inputs would be held out with --split "
-        "held=1e-09; choose another share"
+        "c_held_*.rox: no document of the inputs would be in this corpus; choose "
+        "another share of --split"
     ) in capsys.readouterr().err
     appended = "--split", "held=0.5", "--exist", "append"
     assert run("write", tmp_path / "c_*.rox", inputs, *appended) == 1

@@ -97,11 +97,10 @@ def test_a_mask_follows_its_tokens_into_every_shard(
     assert len(names_in(tmp_path)) == 2 * corpus.num_shards + 1
 
 
-@pytest.mark.parametrize("shard", [[], ["--max-shard-bytes", 20_000]])
-def test_any_runner_writes_the_same_files(tmp_path: Path, shard: list[Any]) -> None:
+def test_any_runner_writes_the_same_files(tmp_path: Path) -> None:
     pairs = PAIRS * 40
     source = lines(tmp_path / "d.jsonl", rows_of(pairs))
-    options = *FIELDS, "--unit-bytes", 30_000, *shard
+    options = *FIELDS, "--unit-bytes", 30_000, "--max-shard-bytes", 20_000
     runners: list[list[Any]] = [["--workers", 1], ["--workers", 2]]
     runners += [["--part", f"{part}/3"] for part in range(3)]
 
@@ -118,7 +117,7 @@ def test_any_runner_writes_the_same_files(tmp_path: Path, shard: list[Any]) -> N
     ]
     assert contents[0] == contents[1] == contents[2]
     corpus = Roxxel(folders[0])
-    assert corpus.num_shards > (4 if shard else 3)
+    assert corpus.num_shards > 4
     assert corpus.column("loss_mask")[:].tolist() == mask_of(pairs).tolist()
 
 
@@ -363,8 +362,6 @@ def test_arguments_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         corpus.write([], prompt="p")
     with pytest.raises(ValueError, match="completion='c' is given without prompt; "):
         corpus.write([], completion="c")
-    with pytest.raises(ValueError, match="prompt and completion are both 'p'; pass "):
-        corpus.write([], prompt="p", completion="p")
     with pytest.raises(ValueError, match=r"one.rox: is one file, so it has no columns"):
         write(Roxxel(tmp_path / "one.rox"), PAIRS)
 
@@ -401,17 +398,3 @@ def test_inputs_without_pairs_are_errors(error_of: Callable[..., str]) -> None:
     assert error_of("a.jsonl", pair + bad).startswith(
         ": document 1: its completion holds None at index 0; pass a flat list of ints"
     )
-
-
-def test_options_that_do_not_fit_are_usage_errors(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    cases = {
-        ("--prompt", "p"): "arguments --prompt and --completion: pass both, or neither",
-        ("--prompt", "p", "--completion", "c", "--field", "f"): "argument --field: not "
-        "allowed with --prompt and --completion",
-    }
-    for options, message in cases.items():
-        with pytest.raises(SystemExit):
-            run("write", "c_*.rox", "d.jsonl", *options)
-        assert capsys.readouterr().err.endswith(f"error: {message}\n")

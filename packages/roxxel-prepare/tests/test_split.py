@@ -243,8 +243,6 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
         return command in capsys.readouterr().err
 
     assert is_refused(str(kept), *with_split)
-    # The share of the corpus counts, not that of the words.
-    assert is_refused(str(kept), *plain, "--split", "valid=0.2")
     assert is_refused(str(kept), *plain)
     assert is_refused(str(held_out), *plain)
     for path in (kept, held_out):
@@ -270,26 +268,6 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     before = files_in(tmp_path)
     assert split(new, kept, *append) == 1
     assert files_in(tmp_path) == before
-
-
-@pytest.mark.parametrize("option", [("--document-id", "id"), ("--pack", "64")])
-def test_who_appends_to_sides_that_no_split_can_extend_is_told_a_command_that_works(
-    option: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, kept = tmp_path / "a.jsonl", tmp_path / "c_*.rox"
-    rows = [f'{{"text": "row {n}", "id": "{n}"}}\n' for n in range(99)]
-    source.write_text("".join(rows))
-    words = [str(source), "--separator", "0", *option]
-    assert main(["write", str(kept), *words, "--split", "valid=0.3"]) == 0
-    command = roxxel_command("prepare write NEW FILES --split valid=0.3")
-
-    for more in ((), ("--split", "valid=0.3")):
-        assert main(["write", str(kept), *words, *more, "--exist", "append"]) == 1
-        assert command in capsys.readouterr().err
-
-    new = tmp_path / "new_*.rox"
-    assert main(["write", str(new), *words, "--split", "valid=0.3"]) == 0
-    assert Roxxel(new).tokens[:].tolist() == Roxxel(kept).tokens[:].tolist()
 
 
 def test_a_split_writes_the_held_out_documents_first_as_a_write_does(

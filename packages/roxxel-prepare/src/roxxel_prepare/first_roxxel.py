@@ -177,22 +177,16 @@ def _parsed(
                 f"with {foot[-8:]!r}; copy it again or check the path"
             )
         num_blocks, num_bytes, *names, _ = layout.unpack(foot[-layout.size :])
-        if (
-            min(num_blocks, num_bytes) < 0
-            or num_bytes + 8 * num_blocks + layout.size != size
-        ):
-            raise ShardError(
-                f"{path}: has {size} bytes, but its foot declares {num_blocks} blocks "
-                f"of {num_bytes} bytes together; the file is damaged, so copy it again"
-            )
-        file.seek(num_bytes)
-        ends = np.frombuffer(file.read(8 * num_blocks), "<i8")
-    last = int(ends[-1]) if num_blocks else 0
-    is_ascending = bool((ends[:1] > 0).all() and (ends[1:] > ends[:-1]).all())
-    if last != num_bytes or not is_ascending:
+        sizes = num_bytes, 8 * num_blocks, layout.size
+        ends = np.empty(0, "<i8")
+        if min(sizes) >= 0 and sum(sizes) == size:
+            file.seek(num_bytes)
+            ends = np.frombuffer(file.read(8 * num_blocks), "<i8")
+    bounds = [0, *ends.tolist()]
+    if sum(sizes) != size or bounds[-1] != num_bytes or (np.diff(bounds) <= 0).any():
         raise ShardError(
-            f"{path}: the ends of its {num_blocks} blocks do not ascend to {num_bytes}"
-            "; the file is damaged, so copy it again"
+            f"{path}: has {size} bytes, but not the {num_blocks} blocks of {num_bytes} "
+            "bytes that its foot declares; the file is damaged, so copy it again"
         )
     items = _recorded_dtype(path, names[0]) if names else dtype
     if items is None:

@@ -194,18 +194,14 @@ class RoxxelDatasink(Datasink[TaskShards]):
 
     def _check_agreement(self, done: Mapping[int, NewShards]) -> None:
         """Raise ValueError if tasks wrote documents that one corpus cannot hold."""
-        (first, of_first), *others = done.items()
-        for task, new in others:
-            if new.kind != of_first.kind:
+        first, *others = done
+        for task in others:
+            (one, other) = ((done[n].kind, done[n].dtype) for n in (first, task))
+            if one != other:
                 raise ValueError(
-                    f"{self._filepath}: task {first} wrote {of_first.kind}, but task "
-                    f"{task} wrote {new.kind}; write text and ready-made tokens into "
-                    "different corpora"
-                )
-            if new.dtype != of_first.dtype:
-                raise ValueError(
-                    f"{self._filepath}: task {first} wrote {of_first.dtype}, but task "
-                    f"{task} wrote {new.dtype}; pass dtype or vocab_size"
+                    f"{self._filepath}: task {first} wrote {one[0]} as {one[1]}, but "
+                    f"task {task} wrote {other[0]} as {other[1]}; pass dtype or "
+                    "vocab_size, and write text and tokens into different corpora"
                 )
 
     def _documents(self, blocks: Iterable[Any], what: str) -> Iterator[object]:

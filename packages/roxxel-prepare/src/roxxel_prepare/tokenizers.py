@@ -102,15 +102,8 @@ def load_tokenizer(
     if path is not None:
         # Rejects a pipe: the library would block.
         os.close(open_file(path, ShardError))
-    beside: Iterable[Path] = ()
     try:
-        if path is None:
-            # Imported here because most tokenizers are files.
-            from roxxel_prepare._tokenize.hub import fetch
-
-            file, beside = fetch(str(name), "tokenizer.json", FILES_BESIDE)
-        else:
-            file = path
+        file, beside = _with_beside(name, path)
         loaded = library.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
         raise ValueError(
@@ -120,9 +113,6 @@ def load_tokenizer(
     loaded, switched_off = without_sampling(loaded)
     known_as = str(name) if path is None else path.name
     loaded, encoder, note = _with_backend(loaded, known_as, backend)
-    if path is not None and path.name == "tokenizer.json":
-        paths = (path.parent / each for each in FILES_BESIDE)
-        beside = [each for each in paths if each.exists()]
     end = _end_named_by(each for each in beside if each.name in _NAMING_FILES)
     files = {each.name: _text_of(each) for each in beside}
     return NamedTokenizer(loaded, known_as, end, encoder, note, switched_off, files)
@@ -209,12 +199,13 @@ def load_chat(
         ModuleNotFoundError: The library `jinja2` is missing.
         ValueError: The tokenizer has no template, or it is damaged.
     """
-    beside = [] if name is None else _files_beside(name)
+    beside = [] if name is None else _with_beside(name, _file_of(name))[1]
     tokens: dict[str, str] = {}
     found: list[tuple[str, object]] = []
     for path in beside:
         if path.name == _TEMPLATE_FILE:
             found.insert(0, (str(path), _text_of(path)))
+        if path.name not in _NAMING_FILES:
             continue
         table = _named_by(path)
         for token in _NAMED_TOKENS:
@@ -247,17 +238,18 @@ def _text_of(path: Path) -> str:
         ) from error
 
 
-def _files_beside(name: str | os.PathLike[str]) -> list[Path]:
-    """Return the files next to a tokenizer that say how it is used, in order."""
-    names = (*_NAMING_FILES, _TEMPLATE_FILE)
-    path = _file_of(name)
+def _with_beside(
+    name: str | os.PathLike[str], path: Path | None
+) -> tuple[Path, list[Path]]:
+    """Return a tokenizer's file, and the files beside it that say how it is used."""
     if path is None:
+        # Imported here because most tokenizers are files.
         from roxxel_prepare._tokenize.hub import fetch
 
-        return fetch(str(name), "tokenizer.json", names)[1]
-    if path.name != "tokenizer.json":
-        return []
-    return [each for each in (path.parent / file for file in names) if each.exists()]
+        return fetch(str(name), "tokenizer.json", FILES_BESIDE)
+    paths = [path.parent / each for each in FILES_BESIDE]
+    is_usual = path.name == "tokenizer.json"
+    return path, [each for each in paths if is_usual and each.exists()]
 
 
 def _end_named_by(files: Iterable[Path]) -> str | None:

@@ -283,10 +283,10 @@ def test_a_tokenizer_that_fastokens_refuses_goes_to_the_reference_and_says_so(
     ("options", "message"),
     [
         ({"tokenizer_backend": "fast"}, "'fast'"),
-        ({"tokenizer_backend": "fastokens"}, "pass one as tokenizer"),
+        ({"tokenizer_backend": "fastokens"}, "for a tokenizer.json or a name"),
         (
             {"tokenizer_backend": "fastokens", "tokenizer": "bytes"},
-            "pass one as tokenizer",
+            "for a tokenizer.json or a name",
         ),
     ],
 )

@@ -133,7 +133,7 @@ def test_an_existing_corpus_is_kept_replaced_or_an_error(
 
     assert corpus.tokens[:].tolist() == [1, 2]
     assert len(names(bucket)) == 2
-    with pytest.raises(ValueError, match="its documents end with"):
+    with pytest.raises(ValueError, match="its separator is"):
         corpus.write([[3]], vocab_size=90, separator=0, exist="append")
 
 

@@ -383,5 +383,4 @@ def test_the_command_takes_the_template_of_a_file(
         "system: Be brief.\nuser:   Is it caf\u00e9 or cafe?\n\nassistant: ",
         False,
     )
-    with pytest.raises(SystemExit):
-        main(["write", corpus, str(path), "--chat", "auto"])
+    assert main(["write", corpus, str(path), "--chat", "auto"]) == 1

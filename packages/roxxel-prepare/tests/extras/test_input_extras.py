@@ -122,18 +122,6 @@ def test_a_frame_with_a_long_window_is_sound(window_log: int, tmp_path: Path) ->
     assert documents(tmp_path, "a.jsonl.zst", content) == [b"one", b"two"]
 
 
-def test_a_frame_of_a_dictionary_names_it(error_of: Callable[..., str]) -> None:
-    library: Any = import_module("zstandard")
-    samples = [b'{"text": "document %d"}\n' % number for number in range(2000)]
-    dictionary = library.train_dictionary(1000, samples)
-
-    content = library.ZstdCompressor(dict_data=dictionary).compress(samples[0])
-
-    error = error_of("a.jsonl.zst", content)
-    assert "was compressed with a dictionary" in error
-    assert "copy" not in error
-
-
 def test_garbage_after_the_last_frame_is_an_error(error_of: Callable[..., str]) -> None:
     whole = zst(b'"one"\n')
 

@@ -196,9 +196,9 @@ def _way_out(path: str) -> str:
         several = path.rpartition("/")[0] + "/*.rox" if "/" in path else "*.rox"
         return (
             "is a shard of a corpus already; to divide a corpus with --split, quote "
-            f"the corpus's pattern, such as '{several}', so that the shell does not "
-            "expand it; else read the shard with roxxel_format.Roxxel (one of the "
-            "first Roxxel: with roxxel_prepare.first_roxxel)"
+            f"its pattern, such as '{several}', so that the shell does not expand it; "
+            "else read the shard with roxxel_format.Roxxel, or with "
+            "roxxel_prepare.first_roxxel"
         )
     what = f"names that end with {ending} have" if ending else "a name like this has"
     begins = f", and it begins like {found.what}" if found else ""

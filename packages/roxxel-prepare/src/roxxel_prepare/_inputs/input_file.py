@@ -36,8 +36,6 @@ BUFFER = 1 << 20
 _ZSTANDARD_WINDOW = 1 << 31
 """The largest window of Zstandard, which `zstd --long=31` uses. A decoder refuses
 windows over 128 MiB unless it is told to accept them."""
-_GZIP_PADDING = 1
-_XZ_PADDING = 4
 
 
 class InputError(ValueError):
@@ -49,7 +47,7 @@ class Compression:
     """A compressed format: its names, the decoder of a member, and its error type.
 
     A decoder has `eof`, `unused_data` and `decompress`, as in the standard library.
-    A member may be followed by any multiple of `padding` zeros, if this is not 0.
+    If it `is_padded`, zeros may follow a member.
     `magic` are its first bytes: some decoders wait for more bytes before they refuse
     wrong ones.
     """
@@ -58,7 +56,7 @@ class Compression:
     member: str
     decoder: Callable[[], Any]
     error: type[Exception]
-    padding: int = 0
+    is_padded: bool = False
     magic: bytes = b""
 
 
@@ -119,7 +117,7 @@ def compression_of(path: str) -> Compression:
             "gzip member",
             lambda: found.decompressobj(16 + zlib.MAX_WBITS),
             found.error,
-            _GZIP_PADDING,
+            is_padded=True,
             magic=b"\x1f\x8b",
         )
     if name.endswith(".zst"):
@@ -138,7 +136,7 @@ def compression_of(path: str) -> Compression:
             "xz stream",
             lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
             lzma.LZMAError,
-            _XZ_PADDING,
+            is_padded=True,
             magic=b"\xfd7zXZ\0",
         )
     # The last of `formats.COMPRESSED`.
@@ -189,8 +187,8 @@ def _decompressed(
         if not piece:
             piece = file.read(_PIECE)
             stop += len(piece)
-        if compression.padding:
-            piece, stop = _after_padding(path, file, compression, piece, stop)
+        if compression.is_padded:
+            piece, stop = _after_padding(file, piece, stop)
 
 
 def _decoder(what: str, compression: Compression, piece: bytes) -> Any:
@@ -203,26 +201,16 @@ def _decoder(what: str, compression: Compression, piece: bytes) -> Any:
     return compression.decoder()
 
 
-def _after_padding(
-    path: str, file: BinaryIO, compression: Compression, piece: bytes, stop: int
-) -> tuple[bytes, int]:
+def _after_padding(file: BinaryIO, piece: bytes, stop: int) -> tuple[bytes, int]:
     """Return the bytes after the zeros that may follow a member, and where they end.
 
     `piece` is the bytes after the member, which end at byte `stop`.
     """
-    start = stop - len(piece)
     while piece[:1] == b"\0":
         piece = piece.lstrip(b"\0")
         if not piece:
             piece = file.read(_PIECE)
             stop += len(piece)
-    num_zeros = stop - len(piece) - start
-    if num_zeros % compression.padding:
-        raise InputError(
-            f"{path}: has {num_zeros} zeros at byte {start}, after a "
-            f"{compression.member}, but a multiple of {compression.padding} is "
-            "allowed there; copy the file again or make it again"
-        )
     return piece, stop
 
 
@@ -236,11 +224,6 @@ def _not_decoded(what: str, error: Exception, compression: Compression) -> Excep
             "of `zstd --long=31` needs 2 GiB); use fewer workers, or decompress the "
             "file first"
         )
-    if text in _DICTIONARY:
-        return InputError(
-            f"{what} are a {compression.member} that was compressed with a dictionary; "
-            "decompress the file first, with `zstd -d -D DICTIONARY`"
-        )
     return _not_complete(what, compression, text)
 
 
@@ -253,10 +236,8 @@ def _not_complete(
     )
 
 
-# Texts of `zstandard`, which has one type of error.
+# A text of `zstandard`, which has one type of error.
 _NO_MEMORY = "not enough memory"
-_DICTIONARY = ("Dictionary mismatch", "Dictionary is corrupted")
-
 _NUMBERED = re.compile(r"^Error -?\d+ ")
 
 

@@ -18,6 +18,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
@@ -53,14 +54,6 @@ class Inputs:
         field: Key of the document in JSON objects, or name of the Parquet column.
         objects: The version of each URL.
         left_out: Files in the given folders and patterns that are not data.
-        recorded: The record for JSON: `format`, `field`, the `number` of files, and
-            four lists with a row for each group of consecutive files: name of the first
-            file, total size, latest modification time in nanoseconds, and digest.
-        facts: Name, size, time and digest of every file.
-        stream: Name of an input that is no regular file, such as a pipe; else None.
-        folder: The folder that holds all inputs, with a slash at its end, or the empty
-            text. Paths relative to it do not change if the folder is moved.
-        source: The names of the first 100 inputs, and the number of further inputs.
     """
 
     paths: tuple[str, ...]
@@ -71,38 +64,56 @@ class Inputs:
         default_factory=dict[str, ObjectVersion], repr=False, compare=False
     )
     left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
-    recorded: dict[str, Any] = dataclasses.field(init=False)
-    facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
-    stream: str | None = dataclasses.field(init=False, repr=False, compare=False)
-    folder: str = dataclasses.field(init=False, repr=False, compare=False)
-    source: list[str] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # A file may change later.
+        _ = self.facts, self.recorded, self.stream, self.folder, self.source
+
+    @cached_property
+    def facts(self) -> list[list[Any]]:
+        """Name, size, time and digest of every file."""
         files = zip(self.paths, self.forms, strict=True)
-        facts = [_facts_of(path, self.objects, form) for path, form in files]
-        object.__setattr__(self, "facts", facts)
-        step = _rows_step(len(facts))
-        groups = [facts[at : at + step] for at in range(0, len(facts), step)]
+        return [_facts_of(path, self.objects, form) for path, form in files]
+
+    @cached_property
+    def recorded(self) -> dict[str, Any]:
+        """The record for JSON: `format`, `field`, the `number` of files, and lists.
+
+        The lists have a row for each group of consecutive files: name of the first
+        file, total size, latest modification time in nanoseconds, and digest.
+        """
+        step = _rows_step(len(self.facts))
+        groups = [self.facts[at : at + step] for at in range(0, len(self.facts), step)]
         rows = [group[0] if step == 1 else _joined(group) for group in groups]
         lists = zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
-        recorded = {"format": self.form, "field": self.field, "number": len(facts)}
-        object.__setattr__(self, "recorded", recorded | dict(lists))
-        object.__setattr__(self, "stream", self._stream())
-        folders = zip(*(path.split("/")[:-1] for path in self.paths), strict=False)
-        common = takewhile(lambda names: len(set(names)) == 1, folders)
-        folder = "".join(f"{names[0]}/" for names in common)
-        object.__setattr__(self, "folder", folder)
-        names = [name for name, *_ in facts[:_MAX_NAMES]]
-        more = len(facts) - len(names)
-        source = [*names, f"and {more} more"] if more else names
-        object.__setattr__(self, "source", source)
+        recorded = {"format": self.form, "field": self.field, "number": len(self.facts)}
+        return recorded | dict(lists)
 
-    def _stream(self) -> str | None:
+    @cached_property
+    def stream(self) -> str | None:
+        """Name of an input that is no regular file, such as a pipe; else None."""
         if "-" in self.paths:
             return "the standard input"
         # A regular file has a digest, and an object a tag.
         files = zip(self.paths, self.facts, strict=True)
         return next((path for path, (*_, digest) in files if not digest), None)
+
+    @cached_property
+    def folder(self) -> str:
+        """The folder that holds all inputs, with a slash at its end, or the empty text.
+
+        Paths relative to it do not change if the folder is moved.
+        """
+        folders = zip(*(path.split("/")[:-1] for path in self.paths), strict=False)
+        common = takewhile(lambda names: len(set(names)) == 1, folders)
+        return "".join(f"{names[0]}/" for names in common)
+
+    @cached_property
+    def source(self) -> list[str]:
+        """The names of the first 100 inputs, and the number of further inputs."""
+        names = [name for name, *_ in self.facts[:_MAX_NAMES]]
+        more = len(self.facts) - len(names)
+        return [*names, f"and {more} more"] if more else names
 
     def first_change(self, facts: list[list[Any]]) -> str | None:
         """Describe the first file that differs from recorded facts; None if equal."""
@@ -142,17 +153,9 @@ class Inputs:
         step = _rows_step(len(self.paths))
         mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
         for at, (new, old) in enumerate(zip(map(list, mine), rows, strict=False)):
-            if new == old:
-                continue
-            paths = self.paths[at * step : (at + 1) * step]
-            what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
-            (name, size, _, sample), (old_name, old_size, _, old_sample) = new, old
-            if name != old_name:
-                return f"{paths[0]} is given instead of {old_name}"
-            if (size, sample) != (old_size, old_sample):
-                sampled = _sampled(is_object=paths[0] in self.objects)
-                return f"{what} differs in name, size, or {sampled}"
-            return f"{what} was modified since"
+            if new != old:
+                paths = self.paths[at * step : (at + 1) * step]
+                return f"one of {paths[0]} to {paths[-1]} differs, or was modified"
         return None
 
 

@@ -31,7 +31,7 @@ from roxxel_prepare._inputs.row_texts import (
 from roxxel_prepare._inputs.tables import record_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from roxxel_format.writing import Fields
 
@@ -52,47 +52,35 @@ def documents_of(
     The arguments are those of `documents_in`; `form` is not `ds`, and
     `is_given` says whether the user named it.
     """
-    if form == "tsv":
-        lines = _plain_lines(path, file)
-        return tsv_documents(path, lines, fields, may_be_quoted=not is_given)
-    return _READERS[form](path, file, fields, span)
+    lines = _located_lines(path, file, span)
+    rows = (line for _, line in lines)
+    match form:
+        case "text":
+            yield text_of(path, file.read().removeprefix(BYTE_ORDER_MARK))
+        case "lines" | "jsonl":
+            yield from _line_documents(lines, form, fields)
+        case "json":
+            yield from array_documents(path, file, fields)
+        case "csv":
+            yield from csv_documents(path, rows, fields)
+        case "tsv":
+            yield from tsv_documents(path, rows, fields, may_be_quoted=not is_given)
+        case "npy":
+            yield from _array_rows(path, file)
+        case "parquet":
+            yield from _parquet_rows(path, file, fields, span)
+        case _:
+            yield from _arrow_rows(path, file, fields, span)
 
 
-def _whole_text(
-    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
+def _line_documents(
+    lines: Iterator[tuple[str, bytes]], form: str, fields: Fields
 ) -> Iterator[object]:
-    yield text_of(path, file.read().removeprefix(BYTE_ORDER_MARK))
-
-
-def _lines(
-    path: str, file: BinaryIO, _fields: Fields, span: Span | None
-) -> Iterator[object]:
-    for where, line in _located_lines(path, file, span):
-        yield tried(text_of, where, line.rstrip(b"\r\n"))
-
-
-def _json_lines(
-    path: str, file: BinaryIO, fields: Fields, span: Span | None
-) -> Iterator[object]:
-    for where, line in _located_lines(path, file, span):
-        if line.strip():
+    for where, line in lines:
+        if form == "lines":
+            yield tried(text_of, where, line.rstrip(b"\r\n"))
+        elif line.strip():
             yield tried(json_document, where, line, fields)
-
-
-def _json_array(
-    path: str, file: BinaryIO, fields: Fields, _span: Span | None
-) -> Iterator[object]:
-    return array_documents(path, file, fields)
-
-
-def _csv(
-    path: str, file: BinaryIO, fields: Fields, _span: Span | None
-) -> Iterator[object]:
-    return csv_documents(path, _plain_lines(path, file), fields)
-
-
-def _plain_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
-    return (line for _, line in _located_lines(path, file, None))
 
 
 def _located_lines(
@@ -188,9 +176,7 @@ def _batches(
         )
 
 
-def _array_rows(
-    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
-) -> Iterator[object]:
+def _array_rows(path: str, file: BinaryIO) -> Iterator[object]:
     try:
         dtype, shape, is_fortran = parse_npy_header(path, file.read)
     except ShardError as error:
@@ -234,17 +220,5 @@ def _npy_data(
 
 _PIECE = 1 << 24
 _SKIPPED = 1 << 20
-_READERS: dict[
-    str, Callable[[str, BinaryIO, Fields, Span | None], Iterator[object]]
-] = {
-    "text": _whole_text,
-    "lines": _lines,
-    "jsonl": _json_lines,
-    "json": _json_array,
-    "csv": _csv,
-    "npy": _array_rows,
-    "parquet": _parquet_rows,
-    "arrow": _arrow_rows,
-}
 READ_BY_PARTS = {"parquet", "arrow", "ds"}
 """Formats whose readers read only parts of a file, many bytes at a time."""

@@ -116,25 +116,6 @@ def find_inputs(
     )
 
 
-def say_empty(inputs: Inputs) -> None:
-    """Print the first files that have no row or line; an empty text is a document.
-
-    Call it after the write. A file may be empty because making it failed.
-    """
-    empty = [
-        path
-        for path, facts, form in zip(
-            inputs.paths, inputs.facts, inputs.forms, strict=True
-        )
-        if facts[1] == 0
-        and (path in inputs.objects or Path(path).is_file())
-        and form in ("lines", "jsonl", "json", "csv", "tsv")
-    ]
-    if empty:
-        more = f", like {len(empty) - 1:,} more" if len(empty) > 1 else ""
-        note(f"{empty[0]}: is empty{more}, so it holds no documents")
-
-
 def _say_twice(files: Sequence[str]) -> None:
     """Print the first files that are given more than once."""
     counts = Counter(files)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from roxxel_store.client import Bucket, bucket_of
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from roxxel_store.client import ObjectVersion
 
 _MOST_STATE_BYTES = 64 << 20
-_SYMBOLS = re.compile(r"\[!?\]?[^]]*\]|.")
-"""A set of characters such as `[0-9]`, or one character."""
 
 
 def found_objects(
@@ -71,31 +69,21 @@ def _matching(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
     listed = _listed(base, is_deep=is_deep)
     if url in listed:  # The name of an object may have brackets.
         return None, {url: listed[url]}
-    expression = re.compile(_expression(parts[first:]))
     return base, {
         each: version
         for each, version in listed.items()
-        if expression.fullmatch(each[len(base) + 1 :])
+        if _matches(each[len(base) + 1 :].split("/"), parts[first:])
     }
 
 
-def _expression(parts: list[str]) -> str:
-    if not parts:
-        return ""
-    part, *others = parts
-    if part == "**":
-        return f"(?:[^/]+/)*{_expression(others)}" if others else ".+"
-    translated = "".join(map(_translated, _SYMBOLS.findall(part)))
-    return translated + (f"/{_expression(others)}" if others else "")
-
-
-def _translated(symbol: str) -> str:
-    if symbol == "*":
-        return "[^/]*"
-    if len(symbol) == 1:
-        return re.escape(symbol)
-    inside = symbol[1:-1].replace("\\", r"\\")
-    return f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
+def _matches(names: list[str], parts: list[str]) -> bool:
+    """Return whether a path matches a pattern; both are divided at their slashes."""
+    if not (names and parts):
+        return names == parts
+    if parts[0] == "**":
+        is_last = len(parts) == 1
+        return is_last or any(_matches(names[n:], parts[1:]) for n in range(len(names)))
+    return fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
 
 
 def _in_folder(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:

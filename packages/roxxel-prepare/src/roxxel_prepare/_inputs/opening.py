@@ -27,7 +27,6 @@ from roxxel_prepare._inputs.object_file import ObjectRanges, buffered_object
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from contextlib import AbstractContextManager
 
     from roxxel_store.client import ObjectVersion
 
@@ -57,7 +56,7 @@ def opened(
     """
     with _naming(path):
         if path == "-":
-            yield _standard_input()
+            yield sys.stdin.buffer
             return
         if not is_compressed(path):
             with _plain_file(path, version, ahead_to) as file:
@@ -70,12 +69,17 @@ def opened(
             yield decompressed(path, file, compression)
 
 
+@contextlib.contextmanager
 def _plain_file(
     path: str, version: ObjectVersion | None, ahead_to: int | None
-) -> AbstractContextManager[BinaryIO]:
+) -> Generator[BinaryIO]:
     if is_url(path):
-        return _opened_object(path, version, ahead_to)
-    return Path(path).open("rb", buffering=-1 if ahead_to == 0 else _BUFFER)
+        bucket, name = bucket_of(path, DEFAULT_TIMEOUT_S)
+        with ObjectRanges(bucket, name, version or bucket.version(name)) as ranges:
+            yield buffered_object(ranges, ahead_to)
+    else:
+        with Path(path).open("rb", -1 if ahead_to == 0 else _BUFFER) as file:
+            yield file
 
 
 def _check_no_pointer(path: str, file: BinaryIO) -> None:
@@ -86,24 +90,6 @@ def _check_no_pointer(path: str, file: BinaryIO) -> None:
         check_no_pointer(path, file.read(), InputError)
     if file.seekable():
         file.seek(0)
-
-
-def _standard_input() -> BinaryIO:
-    # `sys.stdin` is None if the descriptor was closed before Python started.
-    if cast("object", sys.stdin) is None:
-        raise InputError(
-            "-: the standard input is closed; redirect a file or a pipe to it"
-        )
-    return sys.stdin.buffer
-
-
-@contextlib.contextmanager
-def _opened_object(
-    url: str, version: ObjectVersion | None, ahead_to: int | None
-) -> Generator[BinaryIO]:
-    bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
-    with ObjectRanges(bucket, name, version or bucket.version(name)) as ranges:
-        yield buffered_object(ranges, ahead_to)
 
 
 def with_head(file: BinaryIO, num_bytes: int) -> tuple[bytes, BinaryIO]:

@@ -142,11 +142,6 @@ def _json_kind(value: object) -> str:
 
 def json_document(where: str, line: bytes, fields: Fields) -> object:
     """Return the document of a JSON line: fields of an object, or one value."""
-    is_one = fields.names and not fields.needs_rows
-    read = _fast_reader(fields.text) if is_one else None
-    if read is not None:
-        with suppress(Exception):  # What follows accepts it or names the fault.
-            return read(line)
     value = _json_value(where, line)
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
@@ -209,25 +204,6 @@ def _json_value(where: str, line: bytes) -> Any:
         if isinstance(error, json.JSONDecodeError):  # Its line is always the first.
             why = f"{error.msg.removesuffix(' at')} at character {error.pos}"
         raise InputError(f"{where}: not JSON ({why}); correct the line") from error
-
-
-@cache
-def _fast_reader(field: str) -> Callable[[bytes], str] | None:
-    """Return a reader of an object's text that skips its other fields."""
-    try:
-        library: Any = importlib.import_module("msgspec")
-    except ModuleNotFoundError:
-        return None
-    text = library.field(name=field)
-    row = library.defstruct("Row", [("text", str, text)], gc=False)
-    decode = library.json.Decoder(row).decode
-
-    def read(line: bytes) -> str:
-        if not line.isascii():
-            line.decode()  # The decoder does not look at the bytes that it skips.
-        return decode(line).text
-
-    return read
 
 
 @cache

@@ -37,12 +37,8 @@ _SPACE = b" \t\r\n"
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]|"', re.DOTALL)
 _MAX_FIELD = 2**31 - 1
 
-_OPENING = re.compile(r'(?:^|\t)"')
-_CONTENT = re.compile(r'[^"]*+(?:""[^"]*+)*+')
-_ONLY_IN_QUOTES = re.compile(r'\A\Z|[\t\r"]')
-"""Characters that make a CSV writer quote a field; it leaves other fields as they
-are.
-"""
+# Quotes that go on after a tab or the line's end, or that hold doubled or no text.
+_OF_CSV = re.compile(r'"[^"]*+(?:""[^"]*+)*+|"[^"]*+(?:""[^"]*+)++"|""')
 
 
 def array_documents(path: str, file: BinaryIO, fields: Fields) -> Iterator[object]:
@@ -55,7 +51,7 @@ def array_documents(path: str, file: BinaryIO, fields: Fields) -> Iterator[objec
 
 
 def _array_items(path: str, file: BinaryIO) -> Iterator[bytes]:
-    data = _after_bracket(path, file)
+    data = file.read(_PIECE).removeprefix(b"\xef\xbb\xbf").lstrip(_SPACE)[1:]
     number = depth = start = at = 0
     end = b","
     while end == b",":
@@ -88,17 +84,6 @@ def _array_items(path: str, file: BinaryIO) -> Iterator[bytes]:
             f"{path}: does not end after its array of {number} items; copy the file "
             "again, or pass --format jsonl if each line is a value"
         )
-
-
-def _after_bracket(path: str, file: BinaryIO) -> bytes:
-    """Return the first bytes of an array, without its bracket."""
-    data = file.read(_PIECE).removeprefix(b"\xef\xbb\xbf").lstrip(_SPACE)
-    if data[:1] != b"[":
-        raise InputError(
-            f"{path}: does not begin with an array, but with {data[:1]!r} at byte 0; "
-            "copy the file again or make it again"
-        )
-    return data[1:]
 
 
 def csv_documents(
@@ -134,56 +119,22 @@ def tsv_documents(
 
     With `may_be_quoted`, raises InputError if the file looks like CSV with tabs.
     """
-    quotes = _Quotes(path)
     header: list[str] | None = None
     for number, line in enumerate(lines, 1):
         text = line.decode(errors="surrogateescape")
         text = text.removesuffix("\n").removesuffix("\r")
-        if may_be_quoted:
-            quotes.check(number, text)
         row = text.split("\t")
+        if may_be_quoted and any(map(_OF_CSV.fullmatch, row)):
+            raise InputError(
+                f"{path}:{number}: has a field in quotes, as CSV has and TSV has not; "
+                "save the rows as CSV, JSON lines or Parquet, or pass --format tsv if "
+                "the quotes are part of the texts"
+            )
         if header is None:
             header = row
             check_columns(path, header, fields)
         elif text or len(header) == 1:  # Else an empty line.
             yield tried(_table_row, f"{path}:{number}", header, row, fields)
-
-
-class _Quotes:
-    """Looks in lines of TSV for fields in quotes, as in CSV."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._opened_at = 0
-        """The line in which a field in quotes began that may go on; 0 without one."""
-        self._is_tsv = False
-        """Whether a quote was found that CSV does not allow where it is."""
-
-    def check(self, number: int, line: str) -> None:
-        """Raise InputError if a field ends here that means something else in CSV."""
-        at = 0
-        while not self._is_tsv:
-            if not self._opened_at:
-                begin = _OPENING.search(line, at)
-                if begin is None:
-                    return
-                self._opened_at, at = number, begin.end()
-            content = _CONTENT.match(line, at)
-            assert content is not None  # noqa: S101 - it matches the empty text
-            at = content.end() + 1
-            if at > len(line):
-                return
-            if line[at : at + 1] not in ("", "\t"):
-                self._is_tsv = True
-            elif self._opened_at < number or _ONLY_IN_QUOTES.search(content[0]):
-                raise InputError(
-                    f"{self._path}:{number}: ends a field in quotes (from line "
-                    f"{self._opened_at}), which CSV has and TSV has not; save the rows "
-                    "as CSV, JSON lines or Parquet, or pass --format tsv if the quotes "
-                    "are part of the texts"
-                )
-            else:
-                self._opened_at = 0
 
 
 def _next_row(where: str, reader: Iterator[list[str]]) -> list[str] | None:

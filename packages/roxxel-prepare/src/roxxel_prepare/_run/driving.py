@@ -31,7 +31,6 @@ _MOST_ALIKE = 8
 succeeded.
 """
 
-# The whole line should fit a terminal of 80 columns.
 _count, _size = partial(short_count, digits=3), partial(short_size, digits=3)
 
 
@@ -102,43 +101,26 @@ class Progress:
         )
 
     def __str__(self) -> str:
-        return ", ".join(self._parts().values())
-
-    def fitting(self, width: int) -> str:
-        """Return the text; leave out counts until it fits `width` characters.
-
-        The units, the ETA, and failures always stay.
-
-        >>> Progress(num_units=9, num_bytes=8000, num_tokens=5).fitting(40)
-        '0 of 9 units, 0 B of 8 kB, 5 tokens'
-        """
-        parts = self._parts()
-        for name in ("documents", "tokens", "rate", "bytes"):
-            if len(", ".join(parts.values())) <= width:
-                break
-            parts.pop(name, None)
-        return ", ".join(parts.values())
-
-    def _parts(self) -> dict[str, str]:
-        parts = {
-            "units": f"{self.num_done} of {self.num_units} units",
-            "bytes": f"{_size(self.done_bytes)} of {_size(self.num_bytes)}",
-            "documents": f"{_count(self.num_documents)} documents",
-            "tokens": f"{_count(self.num_tokens)} tokens",
-        }
-        if self.new_bytes and self.duration_s:
-            rate = round(self.new_tokens / self.duration_s)
-            parts["rate"] = f"{_count(rate)} tokens/s"
+        # A terminal cuts the end of the line.
+        parts = [f"{self.num_done} of {self.num_units} units"]
+        if self.num_failed:
+            parts.append(f"{self.num_failed} failed")
+        if self.num_retries:
+            ending = "y" if self.num_retries == 1 else "ies"
+            parts.append(f"{self.num_retries} retr{ending}")
+        has_rate = self.new_bytes and self.duration_s
+        if has_rate:
             left_bytes = self.num_bytes - self.done_bytes
             left = short_duration(left_bytes * self.duration_s / self.new_bytes)
             end = "stopped" if self.is_stopped else "done"
-            parts["left"] = end if self.is_end else f"{left} left"
-        if self.num_retries:
-            ending = "y" if self.num_retries == 1 else "ies"
-            parts["retries"] = f"{self.num_retries} retr{ending}"
-        if self.num_failed:
-            parts["failed"] = f"{self.num_failed} failed"
-        return parts
+            parts.append(end if self.is_end else f"{left} left")
+        parts.append(f"{_size(self.done_bytes)} of {_size(self.num_bytes)}")
+        if has_rate:
+            rate = round(self.new_tokens / self.duration_s)
+            parts.append(f"{_count(rate)} tokens/s")
+        parts.append(f"{_count(self.num_tokens)} tokens")
+        parts.append(f"{_count(self.num_documents)} documents")
+        return ", ".join(parts)
 
 
 def runner_of(workers: int | None, ray: str | None) -> Runner | None:
@@ -190,8 +172,8 @@ def run_units(
         note(f"{what}: {len(done)} of {len(numbers)} units are done already")
     state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
     state = state.with_done([*done.values()])
-    show = progress or _ignore
-    show(state)
+    if progress is not None:
+        progress(state)
     errors: dict[int, Exception] = {}
     began = time.perf_counter()
     with contextlib.closing(runner.run(writer, missing)) as outcomes:
@@ -209,7 +191,8 @@ def run_units(
             else:
                 retries = state.num_retries + 1
                 state = replace(state, num_retries=retries, duration_s=elapsed)
-            show(state)
+            if progress is not None:
+                progress(state)
             if state.is_stopped:
                 break
     if not errors:
@@ -243,7 +226,3 @@ def _failure(state: Progress) -> str:
     if state.is_stopped:
         return f"{failed} and stopped the others; {state.num_done} are done and kept"
     return f"{failed}; the other {state.num_done} are kept"
-
-
-def _ignore(_: Progress) -> None:
-    """Show nothing."""

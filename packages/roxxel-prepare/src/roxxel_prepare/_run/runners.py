@@ -16,7 +16,6 @@ import pickle
 import sys
 import threading
 import warnings
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -27,12 +26,6 @@ from roxxel_store.command import show_warning
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-_MOST_DEATHS = 2
-"""The unit fails when this number of processes have died while writing it."""
-
-_MOST_VAIN = 5
-"""With one process at a time, the run ends when this many processes die in a row."""
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
@@ -79,13 +72,10 @@ class ProcessRunner:
 
         If one process dies, for example for lack of memory, Python ends the others. New
         processes then write the missing units; if no unit had ended, half as many
-        processes are started. With one process, it is known which unit was in progress.
-        This unit fails when a second process dies in it.
+        processes are started. If a single process dies in its first unit, this unit has
+        failed.
 
         Raises:
-            ValueError: This process may not start others.
-            ChildProcessError: With one process at a time, several processes died in a
-                row, in different units.
             TypeError: The writer holds an object that another process cannot load.
         """
         if self.workers == 1 or len(numbers) < 2:
@@ -93,8 +83,7 @@ class ProcessRunner:
             return
         pickled = _pickled(writer)
         missing: list[int] = [*numbers]
-        workers, num_vain = self.workers, 0
-        deaths: Counter[int] = Counter()
+        workers = self.workers
         while missing:
             ended: set[int] = set()
             death: BaseException | None = None
@@ -112,17 +101,10 @@ class ProcessRunner:
             # one that the pool keeps ready.
             begun = 1 if workers == 1 else workers + 1
             last, missing = missing[:begun], missing[begun:]
-            if workers == 1:
-                deaths[last[0]] += 1
-                num_vain = 0 if ended else num_vain + 1
-                if num_vain == _MOST_VAIN:
-                    where = f"{num_vain} times in a row, last in unit {last[0]}"
-                    raise _death(where, death)
-                if deaths[last[0]] == _MOST_DEATHS:
-                    error = _death(f"in unit {last[0]}", death)
-                    yield Outcome(last[0], None, error)
-                    continue
-            elif not ended:
+            if workers == 1 and not ended:
+                yield Outcome(last[0], None, _death(last[0], death))
+                continue
+            if not ended:
                 workers //= 2
             missing += last
             yield Outcome(last[0], None)
@@ -134,9 +116,9 @@ def num_cores() -> int:
     return len(usable(0)) if usable else os.cpu_count() or 1
 
 
-def _death(where: str, cause: BaseException | None) -> ChildProcessError:
+def _death(unit: int, cause: BaseException | None) -> ChildProcessError:
     error = ChildProcessError(
-        f"a worker process ended early {where}, perhaps for lack of memory; "
+        f"a worker process ended early in unit {unit}, perhaps for lack of memory; "
         "write again with fewer workers, which keeps the finished units"
     )
     error.__cause__ = cause
@@ -206,12 +188,6 @@ def _without_main() -> Generator[None]:
 
 def _pooled(pickled: bytes, numbers: Sequence[int], workers: int) -> Generator[Outcome]:
     """Write units in new processes; raise BrokenProcessPool if one died."""
-    if multiprocessing.current_process().daemon:
-        raise ValueError(
-            f"workers={workers} starts processes, which Python does not allow in a "
-            "daemonic process, such as a worker of multiprocessing.Pool; pass "
-            "workers=1, or write in a process that is not daemonic"
-        )
     # The parent may have threads, so a forked child could deadlock.
     pool = ProcessPoolExecutor(
         min(workers, len(numbers)),

@@ -41,14 +41,7 @@ import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 
-from roxxel_prepare._tokenize.values import (
-    NOTHING,
-    as_value,
-    json_default,
-    name_of,
-    printed,
-    test_of_values,
-)
+from roxxel_prepare._tokenize.values import as_value, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -171,12 +164,6 @@ class ChatTemplate:
         find = self._by_marks if _compiled(self.text).marks else self._by_prefixes
         text, spans, learned = find(taken, unlearned, trial)
         self._check_whole(taken, text, said, trial)
-        for at, each in enumerate(taken):
-            if each.get("weight") == 1 and at not in learned:
-                raise ValueError(
-                    f"message {at} has weight 1, but nothing that the role "
-                    f"{each['role']!r} says there is learned; leave the weight out"
-                )
         if not any(stop > start for start, stop in spans):
             raise ValueError(
                 "messages hold nothing that the assistant says, so nothing would be "
@@ -344,11 +331,8 @@ class ChatTemplate:
                     f"in {self.name}; put one {{% generation %}} there around each "
                     f"message, or {_OTHER}"
                 )
-            spans = tuple(
-                span
-                for span, each in zip(spans, inside, strict=True)
-                if each.isdisjoint(unlearned)
-            )
+            pairs = zip(spans, inside, strict=True)
+            spans = tuple(span for span, each in pairs if each.isdisjoint(unlearned))
         return text, spans, set[int]().union(*inside) - unlearned
 
     def _by_prefixes(
@@ -379,8 +363,8 @@ class ChatTemplate:
         try:
             return _compiled(self.text).template.render(
                 messages=messages,
-                tools=NOTHING,
-                documents=NOTHING,
+                tools=None,
+                documents=None,
                 add_generation_prompt=is_asked,
                 **dict(self.tokens),
             )
@@ -479,34 +463,19 @@ def _compiled(text: str) -> _Compiled:
             indent=indent,
             separators=separators,
             sort_keys=sort_keys,
-            default=json_default,
         )
 
     environment: Any = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, extensions.loopcontrols],
-        finalize=printed,
     )
     environment.filters["tojson"] = to_json
-    environment.filters["string"] = _printed_text
     environment.globals["raise_exception"] = refuse
-    for name, test in environment.tests.items():
-        if not hasattr(test, "jinja_pass_arg"):  # Those are not about values.
-            environment.tests[name] = test_of_values(test)
     tree = environment.parse(text)
-    for joined in [*tree.find_all(nodes.Concat)]:  # `~` makes texts of its operands.
-        joined.nodes = [
-            nodes.Filter(each, "string", [], [], None, None, lineno=joined.lineno)
-            for each in joined.nodes
-        ]
     meta: Any = importlib.import_module("jinja2.meta")
     names = meta.find_undeclared_variables(tree)
     return _Compiled(environment.from_string(tree), set(names), has_marks)
-
-
-def _printed_text(value: object) -> str:
-    return str(printed(value))
 
 
 def _without_marks(text: str) -> tuple[str, _Spans]:
@@ -655,8 +624,8 @@ def _with_needles(
                 )
                 for name, each in cast("dict[str, Any]", value).items()
             }
-        if is_argument and not isinstance(value, str) and value != NOTHING:
-            value = json.dumps(value, default=json_default)
+        if is_argument and not isinstance(value, str) and value is not None:
+            value = json.dumps(value)
         if not isinstance(value, str) or not value.strip():
             return value
         needle = _NEEDLE.format(number, len(said) - first)

@@ -1,9 +1,8 @@
-"""The values of a chat as a template gets them: JSON, from which it prints only texts.
+"""The values of a chat as a template gets them: JSON whose lists are never printed.
 
-If a template printed a list, a table, true, false or null, it would print Python's
-spelling, such as `[{'type': 'text'}]` or `None`, and a model would learn that. So these
-values raise an error wherever a template turns them into text: by printing, joining,
-formatting, or a filter. JSON and Python spell numbers alike.
+If a template printed a list or an object, it would print Python's spelling, such as
+`[{'type': 'text'}]`: the template is for texts, and the chat has lists of parts. So
+these values raise an error wherever a template turns them into text.
 """
 
 from __future__ import annotations
@@ -11,13 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import wraps
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class SpellingError(ValueError):
@@ -30,13 +25,15 @@ class _Unprinted:
     __slots__ = ()
 
     def __str__(self) -> str:
-        raise _spelt(self)
-
-    def __repr__(self) -> str:
-        raise _spelt(self)
+        raise SpellingError(
+            f"it prints {name_of(self)} as Python spells it; print its texts, or pass "
+            "it through tojson"
+        )
 
     def __format__(self, _: str) -> str:
-        raise _spelt(self)
+        return str(self)
+
+    __repr__ = __str__
 
 
 class _Table(_Unprinted, dict[str, Any]):
@@ -47,27 +44,6 @@ class _List(_Unprinted, list[Any]):
     """An array of JSON."""
 
 
-class _Literal(_Unprinted):
-    """True, False or None, whose types cannot be subclassed."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: bool | None) -> None:
-        self.value = value
-
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return self.value == _bare(other)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-
-NOTHING = _Literal(None)
-
-
 def as_value(value: object) -> Any:
     """Return a value of JSON in the form that a template gets.
 
@@ -76,10 +52,8 @@ def as_value(value: object) -> Any:
     """
     if isinstance(value, np.generic):
         value = cast("object", value.item())
-    if value is None or isinstance(value, bool):
-        return NOTHING if value is None else _Literal(value)
     is_finite = not isinstance(value, float) or math.isfinite(value)
-    if isinstance(value, (str, int, float, _Literal)) and is_finite:
+    if value is None or (isinstance(value, (str, int, float)) and is_finite):
         return value
     if isinstance(value, (list, tuple)):
         return _List(map(as_value, cast("list[object]", value)))
@@ -93,7 +67,6 @@ def as_value(value: object) -> Any:
 
 def name_of(value: object) -> str:
     """Return JSON's word for a value, and the value itself if it is short."""
-    value = _bare(value)
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, (int, float)):
@@ -101,43 +74,3 @@ def name_of(value: object) -> str:
     kinds = {"str": "a text", "_Table": "an object", "_List": "a list"}
     kind = type(value).__name__
     return kinds.get(kind, f"a {kind}")
-
-
-def printed(value: object) -> object:
-    """Return a value that a template prints.
-
-    Raises:
-        SpellingError: The value is neither a text nor a number.
-    """
-    is_text = isinstance(value, str) or type(value).__name__.endswith("Undefined")
-    if not is_text and type(value) not in (int, float):
-        raise _spelt(value)
-    return value
-
-
-def json_default(value: object) -> object:
-    """Return what `json.dumps` shall write for one of these values."""
-    if isinstance(value, _Literal):
-        return value.value
-    raise TypeError(f"a {type(value).__name__} is no value of JSON")
-
-
-def test_of_values(test: Callable[..., bool]) -> Callable[..., bool]:
-    """Return a test of Jinja, such as `is none`, that knows these values."""
-
-    @wraps(test)
-    def bare(*arguments: object) -> bool:
-        return test(*map(_bare, arguments))
-
-    return bare
-
-
-def _bare(value: object) -> object:
-    return value.value if isinstance(value, _Literal) else value
-
-
-def _spelt(value: object) -> SpellingError:
-    return SpellingError(
-        f"it prints {name_of(value)} as Python spells it; print its texts, or pass it "
-        "through tojson"
-    )

@@ -119,12 +119,7 @@ def write(
         return
     if not inputs:
         raise UsageError("the following arguments are required: INPUT")
-    if shards.split is not None and inputs[0].endswith(".rox"):
-        if len(inputs) > 1:
-            raise UsageError(
-                "argument --split: divides one corpus; quote its pattern, so that the "
-                "shell does not expand it"
-            )
+    if shards.split is not None and len(inputs) == 1 and inputs[0].endswith(".rox"):
         beside = {"INPUT", "--split", "--max-shard-bytes", "--exist"}
         others = [each for each in options if each not in beside]
         check_none(others, f"the corpus {inputs[0]} as INPUT")
@@ -133,8 +128,6 @@ def write(
         )
         _say_summaries(divided, is_split=len(divided) > 1)
         return
-    if documents.chat and tokens.tokenizer is None:
-        raise UsageError("argument --chat: needs --tokenizer")
     if against and work.part is not None:
         raise UsageError(
             "argument --against: not allowed with --part; scan the corpus when it is "

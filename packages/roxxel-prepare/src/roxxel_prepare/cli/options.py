@@ -15,8 +15,6 @@ from roxxel_format.writing import Exist, Separator
 from roxxel_store.command import (
     UsageError,
     as_text,
-    check_none,
-    check_one,
     positive,
     size,
 )
@@ -89,16 +87,6 @@ class Documents:
     skip_bad: bool = False
     shuffle: Annotated[int | None, "SEED"] = None
 
-    def __post_init__(self) -> None:
-        if (self.prompt is None) != (self.completion is None):
-            raise UsageError(
-                "arguments --prompt and --completion: pass both, or neither"
-            )
-        if self.prompt is not None:
-            beside = {"--field": self.field, "--chat": self.chat}
-            named = (name for name, value in beside.items() if value)
-            check_none(named, "--prompt and --completion")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
@@ -140,16 +128,12 @@ class Tokens:
         return bool(self.tokenizer) or self.separator is not Separator.OF_TOKENIZER
 
     def __post_init__(self) -> None:
-        if self.tokenizer is not None:
-            return
-        if isinstance(self.separator, str):
+        if self.tokenizer is None and isinstance(self.separator, str):
             raise UsageError(
                 f"argument --separator: {self.separator!r} is not a token id; write a "
                 f"number, text:{self.separator} for this text, or pass the --tokenizer "
                 "that has this token"
             )
-        if self.special_tokens:
-            raise UsageError("argument --special-tokens: needs --tokenizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +164,6 @@ class Shards:
     pack: Annotated[int | None, positive, "T"] = None
     bucket_by_length: Annotated[Sequence[int] | None, values.lengths, "T,T,..."] = None
 
-    def __post_init__(self) -> None:
-        check_one({"--pack": self.pack, "--bucket-by-length": self.bucket_by_length})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -204,6 +185,3 @@ class Work:
     ray: Annotated[str | None, "ADDRESS"] = None
     part: Annotated[tuple[int, int] | None, values.part, "I/N"] = None
     unit_bytes: Annotated[int, size, "BYTES"] = UNIT_BYTES
-
-    def __post_init__(self) -> None:
-        check_one({"--workers": self.workers, "--ray": self.ray})

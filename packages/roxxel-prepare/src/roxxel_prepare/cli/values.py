@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -104,13 +105,6 @@ def _byte_string(text: str) -> bytes:
     return result
 
 
-def _stderr_width() -> int:
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):
-        return 80  # a stream that only seems to be a terminal
-
-
 def status_line() -> Callable[[Progress], None]:
     """Return a function that shows a state on the standard error.
 
@@ -126,7 +120,8 @@ def status_line() -> Callable[[Progress], None]:
         if is_terminal:
             # Erase to the end of the line: the state before may have been longer.
             end = "\n" if status.is_end else ""
-            text = printable(status.fitting(_stderr_width() - 1))
+            width = shutil.get_terminal_size().columns
+            text = printable(str(status))[: width - 1]
             draw(f"\r{text}\x1b[K{end}")
         elif time.monotonic() - shown_s >= _EVERY_S:
             shown_s = time.monotonic()
