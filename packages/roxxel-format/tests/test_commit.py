@@ -83,15 +83,15 @@ def test_append_makes_a_version_of_the_corpus(tmp_path: Path) -> None:
     [
         (
             {"dtype": "uint32"},
-            "holds uint16, so uint32 cannot be appended; leave d",
+            "its dtype is uint16, but uint32 of the new documents",
         ),
         (
             {"separator": 3},
-            r"end with the separator \[7\], the new ones with the separator \[3",
+            r"its separator is \[7\], but \[3\] of the new documents; append",
         ),
         (
             {"separator": None},
-            r"end with the separator \[7\], the new ones with no separator; a",
+            r"its separator is \[7\], but \[\] of the new documents; append w",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def repair(shard: Path, copy: object) -> int:
     return main(["verify", str(shard), "--repair", str(copy)])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_any_damage_between_head_and_foot_is_repaired(
     data: st.DataObject, whole: Path, tmp_path_factory: pytest.TempPathFactory

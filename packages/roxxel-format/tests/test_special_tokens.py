@@ -131,8 +131,8 @@ def test_a_corpus_without_separators_is_not_appended_to_with_them(
 
     with pytest.raises(
         ValueError,
-        match=r"c_\*\.rox: its documents end with no separator, the new ones with the "
-        r"separator \[26\]; append with the same separator, or write another corpus",
+        match=r"c_\*\.rox: its separator is \[\], but \[26\] of the new documents; "
+        "append with the same separator, or write another corpus",
     ):
         corpus.write(["b"], tokenizer=Letters(END), exist="append")
     corpus.write(["b"], tokenizer=Letters(END), separator=None, exist="append")

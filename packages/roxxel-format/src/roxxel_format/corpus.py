@@ -27,7 +27,7 @@ from roxxel_format._write.columns import write_column
 from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.place import place_of
-from roxxel_format._write.recipe import Recipe, Separator, named_fields
+from roxxel_format._write.recipe import Fields, Recipe, Separator
 from roxxel_format._write.rescue import adopt
 from roxxel_format._write.transfer import copy_corpus
 from roxxel_format.token_reader import TokenReader
@@ -627,7 +627,7 @@ class Roxxel(TokenReader):
             without_columns,
             metadata,
             exist,
-            named_fields(field, prompt, completion, document_id, chat),
+            Fields(field or "", prompt, completion, document_id, chat=chat),
         )
         try:
             write = CorpusWrite(self._filepath, recipe, timeout_s=self._timeout_s)

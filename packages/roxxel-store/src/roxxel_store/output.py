@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import secrets
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -29,8 +28,7 @@ class Output:
 
     If a `with` block ends without `publish` or `rename`, the output removes the draft.
     `draft` is a path that no other output uses; this output removes it in the end. For
-    None, the output makes a draft of its own. `sync_s` is the seconds spent flushing to
-    the disk.
+    None, the output makes a draft of its own.
 
     Example:
         >>> from pathlib import Path
@@ -49,7 +47,6 @@ class Output:
         self._path = path
         self._is_broken = False
         self._is_named = False
-        self.sync_s = 0.0
         try:
             check_output(path)
             self.draft = _new_draft(path) if draft is None else draft
@@ -72,8 +69,7 @@ class Output:
         """Flush the draft to the disk and close it."""
         with self.unless_broken(), self._named():
             if not self._file.closed:
-                with self._syncing():
-                    sync_file(self._file.fileno())
+                sync_file(self._file.fileno())
                 self._file.close()
 
     def rename(self) -> None:
@@ -88,8 +84,7 @@ class Output:
     def publish(self) -> None:
         """Rename the draft, and flush the folder to the disk."""
         self.rename()
-        with self._syncing():
-            sync_folder(self._path.parent)
+        sync_folder(self._path.parent)
 
     def abort(self) -> None:
         """Close the draft, and remove it unless it was renamed to the file."""
@@ -124,13 +119,6 @@ class Output:
         except BaseException:
             self._is_broken = True
             raise
-
-    @contextlib.contextmanager
-    def _syncing(self) -> Generator[None]:
-        """Add the time of the block to `sync_s`."""
-        began = time.perf_counter()
-        yield
-        self.sync_s += time.perf_counter() - began
 
     @contextlib.contextmanager
     def _named(self) -> Generator[None]:

@@ -253,8 +253,6 @@ class NewShards:
         columns: The columns of the shards, by name.
         dtype: Name of the item type.
         kind: `"text"` or `"tokens"`.
-        num_dropped: Characters that the tokenizer left out.
-        sync_s: Seconds spent flushing to the disk.
         bins: The bins of the shards; None unless the documents are packed.
 
     Example:
@@ -266,8 +264,6 @@ class NewShards:
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     dtype: str | None = None
     kind: str | None = None
-    num_dropped: int = 0
-    sync_s: float = 0.0
     bins: BinTable | None = None
 
     def __len__(self) -> int:
@@ -304,8 +300,6 @@ class NewShards:
             columns,
             done[0].dtype,
             done[0].kind,
-            sum(part.num_dropped for part in done),
-            sum(part.sync_s for part in done),
             joined_bins([part.bins for part in done]),
         )
 

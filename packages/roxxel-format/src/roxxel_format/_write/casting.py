@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,38 +23,22 @@ class OutOfRangeError(ValueError):
         self.value = value
 
 
-class InexactError(ValueError):
-    """No dtype stores all numbers of a list exactly."""
-
-
 def number_array(numbers: Sequence[object]) -> np.ndarray[Any, Any]:
     """Convert a list to an array like `np.array`, but never round an integer.
 
-    For integers and floats, or integers above and below 2**63, numpy returns float64,
-    which rounds integers above 2**53.
+    For integers above and below 2**63, numpy returns float64, which rounds those above
+    2**53.
 
     Raises:
-        InexactError: No dtype stores all numbers exactly.
         ValueError: The list is ragged.
-        OverflowError: An integer is too large for a float.
+        OverflowError: No dtype stores all integers.
     """
     array = np.array(numbers)
-    if array.dtype.kind != "f" or array.ndim != 1:
-        return array
-    whole = int, np.integer
-    integers = [int(cast("int", each)) for each in numbers if isinstance(each, whole)]
-    if len(integers) == len(array) > 0:
-        if min(integers) >= 0:
-            return np.array(numbers, np.uint64)
-        wrong, other = max(integers), str(min(integers))
-    else:
-        wrong = next((each for each in integers if int(float(each)) != each), None)
-        if wrong is None:
-            return array
-        other = "floats"
-    raise InexactError(
-        f" holds {wrong} beside {other}, and no dtype stores both exactly"
-    )
+    if array.dtype.kind == "f" and all(
+        isinstance(each, int | np.integer) for each in numbers
+    ):
+        return np.array(numbers, np.uint64)
+    return array
 
 
 class _OfDocumentError(Exception):

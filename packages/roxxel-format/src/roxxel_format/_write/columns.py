@@ -16,7 +16,6 @@ from roxxel_format._spec.manifest_file import is_column_name
 from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.casting import (
     Caster,
-    InexactError,
     OutOfRangeError,
     number_array,
 )
@@ -171,14 +170,9 @@ class _Files:
                 f"{self._what}: every shard has this column already; to change its "
                 'values, use exist="replace"'
             )
-        whose = f"the {len(self._numbers)} shards without this column have"
-        if len(self._numbers) == len(self._old):
-            whose = "the corpus has"
-        elif len(self._numbers) == 1:
-            whose = "the shard without this column has"
         return ValueError(
-            f"{self._what}: {whose} {sum(self._counts)} {self._per}s, but there are "
-            f"{given} values; pass one for each {self._per}"
+            f"{self._what}: the shards without this column have {sum(self._counts)} "
+            f"{self._per}s, but there are {given} values; pass one for each {self._per}"
         )
 
 
@@ -285,10 +279,7 @@ def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 def _flat(values: object) -> np.ndarray[Any, Any]:
     if isinstance(values, list | tuple):
-        try:
-            array = number_array(cast("Sequence[object]", values))
-        except InexactError as error:
-            raise ValueError(f"a list of values{error}; correct the values") from None
+        array = number_array(cast("Sequence[object]", values))
     else:
         array = np.asarray(values)
     if array.ndim != 1:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -27,7 +27,7 @@ from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
 from roxxel_format._spec.input_totals import merged_inputs
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.manifest import BinTable, ColumnTable, ShardTable, as_table
+from roxxel_format._spec.manifest import BinTable, ColumnTable, ShardTable
 from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
 from roxxel_format._write.column_output import ColumnOutput
@@ -54,7 +54,6 @@ FULL_SHARD_BYTES = 1 << 30
 """Maximum size of a merged shard by default."""
 
 _CHUNK_BYTES = 1 << 22
-_MOST_SKIPPED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,7 @@ def compact(
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Merge small shards; see `Roxxel.compact`."""
-    corpus = place_of(filepath, timeout_s)
-    if corpus.existing() is None:
-        raise FileNotFoundError(f"{corpus.what}: no such corpus; check the path")
-    place = corpus.as_place("there is nothing to merge")
+    place = place_of(filepath, timeout_s).as_place("there is nothing to merge")
     with ExitStack() as resources:
         place.enter(resources)
         contents = open_corpus(filepath, None, timeout_s)
@@ -292,13 +288,6 @@ class _NewFiles:
         )
         if inputs:
             found["input_files"] = inputs.record()
-        skipped = [as_table(each["skipped"]) for each in every if "skipped" in each]
-        if skipped:
-            errors = chain.from_iterable(each.get("errors", ()) for each in skipped)
-            found["skipped"] = {
-                "number": sum(each.get("number", 0) for each in skipped),
-                "errors": [*islice(errors, _MOST_SKIPPED)],
-            }
         bins = self._manifest.bins
         if bins is not None:
             of_group = bins.of(group)

@@ -10,7 +10,6 @@ them: it compares and replaces the manifest, on a disk as in a bucket.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -30,14 +29,9 @@ from roxxel_format._spec.kept_tokenizer import (
 )
 from roxxel_format._spec.manifest import BinTable, Manifest, NewShards
 from roxxel_format._write.casting import NoDocumentsError
-from roxxel_format._write.existing import (
-    check_kept,
-    for_corpus,
-    may_append,
-    say_kept,
-)
+from roxxel_format._write.existing import check_kept, for_corpus, say_kept
 from roxxel_format._write.intake import (
-    encoded_before,
+    Encoded,
     intake_of,
     load_intake,
     load_tokenizer,
@@ -106,7 +100,6 @@ class CorpusWrite:
         tokenizer_files: Mapping[str, str] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        self._started = time.perf_counter()
         sharded = is_several or recipe.may_make_several
         self.corpus = place_of(filepath, timeout_s, sharded=sharded)
         self.what = self.corpus.what
@@ -140,7 +133,7 @@ class CorpusWrite:
         return self.corpus.as_place("one process writes it")
 
     def kept(
-        self, describe: Callable[[Mapping[str, Any]], str | None] | None = None
+        self, of_inputs: Callable[[object], str] | None = None
     ) -> WriteSummary | None:
         """Return the summary of a corpus that `exist="keep"` keeps; None to write.
 
@@ -148,8 +141,7 @@ class CorpusWrite:
         in a read-only folder.
 
         Args:
-            describe: Words the difference of the recorded arguments, if the caller has
-                better words.
+            of_inputs: Describes how recorded inputs differ from those of this write.
 
         Raises:
             FileExistsError: The corpus was made with other arguments, or lacks a file.
@@ -160,13 +152,7 @@ class CorpusWrite:
         manifest = corpus.existing()
         if manifest is None:
             return None
-        check_kept(
-            manifest,
-            self.recipe.recorded,
-            self.what,
-            describe,
-            may_append=corpus.may_grow and may_append(self.recipe, manifest),
-        )
+        check_kept(manifest, self.recipe.recorded, self.what, of_inputs)
         shards = manifest.shards.names
         missing = {*shards} - corpus.files.sizes(shards).keys()
         if missing:
@@ -175,10 +161,7 @@ class CorpusWrite:
                 'restore it, or use exist="replace"'
             )
         kept = corpus.summary(
-            corpus.listed(manifest),
-            self._started,
-            fingerprint=manifest.fingerprint,
-            kept=True,
+            corpus.listed(manifest), fingerprint=manifest.fingerprint, kept=True
         )
         if self.recipe.inputs is not None:
             note(
@@ -258,7 +241,7 @@ class CorpusWrite:
     def commit(self, new: NewShards) -> WriteSummary:
         """Commit shards, which are complete."""
         self.keep_tokenizer()
-        summary = commit(self.recipe, self.place, new, self._started)
+        summary = commit(self.recipe, self.place, new)
         self._is_committed = True
         return replace(summary, switched_off=self.switched_off)
 
@@ -304,7 +287,7 @@ class CorpusWrite:
             self.begin()
             intake = replace(self._intake, recipe=self.recipe)
             if is_encoded and self.recipe.kind == "text":
-                data = map(encoded_before, data)
+                data = map(Encoded, data)
             place = self.place
             new = write_shards(
                 place, intake, place.new_shards(), data, ending, discards=True
@@ -358,10 +341,8 @@ class CorpusWrite:
         new = NewShards(
             series.table,
             dtype=self._intake.dtype,
-            num_dropped=series.num_dropped,
-            sync_s=series.sync_s,
         )
-        summary = file.summary(new, self._started)
+        summary = file.summary(new)
         return replace(summary, switched_off=self.switched_off)
 
 
@@ -487,8 +468,6 @@ def write_shards(
         columns.tables if columns else {},
         intake.dtype,
         intake.kind,
-        series.num_dropped,
-        series.sync_s,
         series.bins,
     )
 
@@ -497,7 +476,6 @@ def commit(
     recipe: Recipe,
     place: Place,
     new: NewShards,
-    started: float,
     lost: Callable[[Place], str] = lambda _: _WRITE_AGAIN,
 ) -> WriteSummary:
     """Commit shards and columns, which are complete at the place.
@@ -510,7 +488,6 @@ def commit(
         recipe: The arguments of the write, with what the tokenizer decides.
         place: Where the corpus is.
         new: The shards.
-        started: When the write began, by `time.perf_counter`.
         lost: Called if another write was committed first; returns a sentence that
             says what this means and what to do.
 
@@ -537,7 +514,7 @@ def commit(
         if place.lists(new.shards.names):
             # Committed already: by us, and the answer was lost, or by another
             # process of this write.
-            return place.summary(new, started)
+            return place.summary(new)
         if recipe.exist == "replace" and place.end.fingerprint == base:
             continue  # It was a compaction, so there is still the same to replace.
         is_unclear = recipe.exist == "append" and place.files.may_act_late
@@ -557,7 +534,7 @@ def commit(
             )
     if recipe.exist != "append":
         place.discard(before - added.file_names())
-    return place.summary(new, started)
+    return place.summary(new)
 
 
 def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
+from roxxel_store.amounts import counted
 from roxxel_store.arguments import other_arguments
 from roxxel_store.screen import note
 
-from roxxel_format._spec.dtypes import separator_items
-from roxxel_format._spec.manifest import BinTable, unit_text
 from roxxel_format._write.recipe import Recipe, Side, parse_separator
 from roxxel_format._write.rows import LOSS_MASK
 
@@ -43,16 +40,19 @@ def for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
             'exist="replace" or exist="append", or write elsewhere'
         )
     stored, kind = str(manifest.dtype_name), manifest.kind
-    if recipe.stored not in {None, stored}:
-        raise ValueError(
-            f"{what}: holds {stored}, so {recipe.stored} cannot be appended; "
-            "leave dtype and vocab_size out, or write another corpus"
-        )
-    if None not in (kind, recipe.kind) and kind != recipe.kind:
-        raise ValueError(
-            f"{what}: holds {kind}, so {recipe.kind} cannot be appended; write text "
-            "and ready-made tokens into different corpora"
-        )
+    decided, bins = recipe.decided(stored, kind), manifest.bins
+    facts = {
+        "dtype": (stored, decided.stored),
+        "content": (kind, decided.kind if kind else None),
+        "separator": ([*manifest.separator], [*decided.ending]),
+        "pack": (None if bins is None else bins.unit, recipe.pack),
+    }
+    for name, (old, new) in facts.items():
+        if old != new:
+            raise ValueError(
+                f"{what}: its {name} is {old}, but {new} of the new documents; append "
+                f"with the same {name}, or write another corpus"
+            )
     if manifest.tokenizer != recipe.tokenizer_record:
         raise ValueError(
             f"{what}: was written with another tokenizer; append with the same "
@@ -68,82 +68,54 @@ def for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
                 f"{dtype} per {per} cannot be appended; replace that column with "
                 "write_column, or write another corpus"
             )
-    decided = recipe.decided(stored, kind)
-    if decided.ending != tuple(manifest.separator):
-        raise ValueError(
-            f"{what}: its documents end with {_ending(manifest.separator)}, "
-            f"the new ones with {_ending(decided.ending)}; append with the same "
-            "separator, or write another corpus"
-        )
-    bins = manifest.bins
-    if recipe.pack != (None if bins is None else bins.unit):
-        new = None if recipe.pack is None else BinTable(recipe.pack)
-        raise ValueError(
-            f"{what}: holds {unit_text(bins)}, so {unit_text(new)} cannot be appended; "
-            "append with the same pack, or write another corpus"
-        )
     return decided
-
-
-def may_append(recipe: Recipe, manifest: Manifest) -> bool:
-    """Return whether the documents of this recipe can be appended to a corpus.
-
-    A split writes several corpora, which one append cannot extend.
-    """
-    if recipe.side is not None:
-        return False
-    try:
-        for_corpus(replace(recipe, exist="append"), manifest, "")
-    except ValueError:
-        return False
-    return True
 
 
 def check_kept(
     manifest: Manifest,
     arguments: Mapping[str, Any],
     what: str,
-    describe: Callable[[Mapping[str, Any]], str | None] | None,
-    *,
-    may_append: bool,
+    of_inputs: Callable[[object], str] | None,
 ) -> None:
     """Check that a write with `exist="keep"` may keep a corpus.
 
     Raises FileExistsError if a version of the corpus was made with other arguments.
-    `describe` may word the difference better. `may_append` says whether to offer an
-    append.
+    `of_inputs` describes how recorded inputs differ from those of this write.
     """
     versions = manifest.versions
     for number, version in enumerate(versions, 1):
         if version.arguments == arguments:
             continue
         which = f"version {number} of {len(versions)} was " if len(versions) > 1 else ""
-        better = None if describe is None else describe(version.arguments)
-        found = better or _difference(version.arguments, arguments)
-        append = 'use exist="append" to add documents, ' if may_append else ""
+        found = _difference(version.arguments, arguments, of_inputs)
         raise FileExistsError(
-            f"{what}: {which}{found}; {append}write "
+            f'{what}: {which}{found}; use exist="append" to add documents, write '
             'elsewhere, or use exist="replace", which deletes the shards from under '
             "every run that trains on them"
         )
 
 
-def _difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+def _difference(
+    recorded: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    of_inputs: Callable[[object], str] | None,
+) -> str:
     """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
-    # Inputs are too long for a message; a preparation says which of them differs.
-    has_inputs = isinstance(arguments.get("inputs"), dict)
+    # Inputs are too long for a message, so only what differs of them is said.
     past, now = (
         {
             name: _as_given(name, value)
             for name, value in each.items()
-            if not (name == "inputs" and has_inputs)
+            if name != "inputs" or of_inputs is None
         }
         for each in (recorded, arguments)
     )
-    pairs = other_arguments(past, now) or "its inputs are not recorded"
-    return f"made with other arguments ({pairs})"
+    pairs = other_arguments(past, now)
+    if not pairs and of_inputs is not None and "inputs" in recorded:
+        return of_inputs(recorded["inputs"])
+    return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
 
 
 def _as_given(name: str, value: Any) -> Any:
@@ -156,37 +128,22 @@ def _as_given(name: str, value: Any) -> Any:
 def say_kept(what: str, kept: WriteSummary, recipe: Recipe, data: object) -> None:
     """Print what a write with `exist="keep"` kept, and that it read no documents.
 
-    Warns if `data`, as given to the write, visibly differs from what was kept. The
-    warning names the line in the user's program.
+    Warns if `data`, as given to the write, has another number of documents. The warning
+    names the line in the user's program.
     """
     said = (
         f"kept {kept.num_tokens:,} tokens of {what}; the documents given were not read "
         '(exist="replace" writes them)'
     )
-    other = _other_data(data, kept, recipe)
-    if other is None:
+    count = len(cast("Sequence[object]", data)) if isinstance(data, Sequence) else None
+    if count in {None, kept.num_documents} or recipe.pack is not None:
         note(said)
     else:
-        warnings.warn(f"{said}, although {other}", stacklevel=4)
-
-
-def _other_data(data: object, kept: WriteSummary, recipe: Recipe) -> str | None:
-    """Describe how documents in memory differ from those that were kept."""
-    if not isinstance(data, Sequence) or recipe.pack is not None:
-        return None
-    documents = cast("Sequence[object]", data)
-    if len(documents) != kept.num_documents:
-        return f"{len(documents):,} documents are given, not {kept.num_documents:,}"
-    if recipe.tokenizer is not None or not all(
-        isinstance(each, (str, bytes, list, np.ndarray)) for each in documents
-    ):
-        return None
-    texts = (x.encode() if isinstance(x, str) else x for x in documents)
-    separator = len(separator_items(recipe.separator, kept.dtype))
-    given = sum(map(len, cast("Iterable[bytes]", texts))) + separator * len(documents)
-    if given != kept.num_tokens:
-        return f"{given:,} tokens are given"
-    return None
+        warnings.warn(
+            f"{said}, although {counted(count or 0, 'document')} "
+            f"{'is' if count == 1 else 'are'} given, and not {kept.num_documents:,}",
+            stacklevel=4,
+        )
 
 
 def _check_split(manifest: Manifest, new: Side | None, what: str) -> None:
@@ -204,7 +161,7 @@ def _check_split(manifest: Manifest, new: Side | None, what: str) -> None:
         )
     raise ValueError(
         f"{what}: is one side of a split, and other documents could be those of the "
-        f"other side; {Recipe.how_to_append(manifest, *old[:2])}"
+        f"other side; {old.how_to_append()}"
     )
 
 
@@ -231,7 +188,3 @@ def _check_columns(
                 f"without_columns=[{name!r}] (--without-columns {name}), and then "
                 f'write the values with write_column({name!r}, ..., exist="append")'
             )
-
-
-def _ending(separator: Sequence[int | float]) -> str:
-    return f"the separator {list(separator)}" if separator else "no separator"

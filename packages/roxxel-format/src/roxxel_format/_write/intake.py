@@ -19,7 +19,6 @@ from roxxel_format._write.casting import (
     Caster,
     DocumentError,
     DocumentTypeError,
-    InexactError,
     OutOfRangeError,
     number_array,
 )
@@ -70,6 +69,11 @@ def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
     record, encoder = tokenizer.to_dict(), tokenizer.encoder
     decided = replace(decided, tokenizer_record=record, encoder=encoder)
     intake = intake_of(decided, tokenizer)
+    if tokenizer.may_drop and recipe.is_first:
+        note(
+            f"{tokenizer.name} leaves out the characters of a text that its vocabulary "
+            "lacks, because it has no token for unknown ones"
+        )
     if says_ending:
         if recipe.separator is Separator.OF_TOKENIZER:
             note(tokenizer.ending())
@@ -125,21 +129,14 @@ def load_tokenizer(recipe: Recipe) -> Tokenizer | None:
             # Only this one says which characters a token has.
             backend="tokenizers" if has_chats else recipe.tokenizer_backend,
         )
-    if has_chats:
-        if recipe.tokenizer_backend == "fastokens":
-            raise ValueError(
-                'tokenizer_backend="fastokens" (--tokenizer-backend) cannot encode '
-                "chats, because it does not say which characters a token has; leave "
-                "it out"
-            )
-        return chat_tokenizer(found)
-    if recipe.tokenizer_backend == "fastokens" and not (found and found.encoder):
+    is_possible = found is not None and found.encoder and not has_chats
+    if recipe.tokenizer_backend == "fastokens" and not is_possible:
         raise ValueError(
-            'tokenizer_backend="fastokens" (--tokenizer-backend) encodes for a '
-            "tokenizer.json or a name on the Hugging Face hub; pass one as tokenizer, "
-            "or leave tokenizer_backend out"
+            'tokenizer_backend="fastokens" (--tokenizer-backend) encodes texts other '
+            "than chats, for a tokenizer.json or a name on the Hugging Face hub; leave "
+            "it out"
         )
-    return found
+    return chat_tokenizer(found) if has_chats else found
 
 
 def _with_chat(recipe: Recipe, tokenizer: Tokenizer | None) -> Recipe:
@@ -168,7 +165,7 @@ class Intake:
     documents are encoded as UTF-8. A tokenizer that supports batches encodes up to 256
     texts, or about 1 MiB, at a time. `added_end` is the separator if the tokenizer puts
     it at the end of each text. It is then removed, because the writer appends the
-    separator. `num_dropped` counts the characters that the tokenizer dropped so far.
+    separator.
     """
 
     recipe: Recipe
@@ -176,7 +173,6 @@ class Intake:
     added_end: int | None = None
     dtype: str | None = None
     kind: str | None = None
-    num_dropped: int = 0
     _dtype_if_empty: str | None = None
 
     def __post_init__(self) -> None:
@@ -259,7 +255,7 @@ class Intake:
         else:
             parts = _parts_of(_as_rows(rows, fields), waiting)
         arrays = of_parts.arrays(parts)
-        num_dropped = num_yielded = 0
+        num_yielded = 0
         while True:
             try:
                 first = next(arrays, None)
@@ -277,23 +273,21 @@ class Intake:
                 row = waiting[named.document - num_yielded]
                 raise named.of(row.origin) from error
             self.dtype, self.kind = of_parts.dtype, of_parts.kind
-            self.num_dropped = of_parts.num_dropped
             row, tokens = waiting.popleft(), first
             learned = of_chats.popleft() if fields.chat else ((0, TO_END),)
             if fields.prompt is not None:
                 learned = ((before.size + first.size, TO_END),)
                 tokens = _joined([before, *found, after])
-            yield EncodedRow(tokens, row, learned, self.num_dropped - num_dropped)
-            num_dropped = self.num_dropped
+            yield EncodedRow(tokens, row, learned)
             num_yielded += 1
 
     def _chats_of(
         self, rows: Iterable[Row], waiting: deque[Row], learned: deque[Spans]
     ) -> Iterator[object]:
-        """Yield chats as `_Encoded`; record rows, and which tokens the loss counts."""
+        """Yield chats as `Encoded`; record rows, and which tokens the loss counts."""
         tokenizer = self.tokenizer
         assert tokenizer is not None  # noqa: S101 - loaded with the chats
-        encode, drops = tokenizer.encode_chat, tokenizer.drops
+        encode = tokenizer.encode_chat
         assert encode is not None  # noqa: S101 - loaded with the chats
         for number, row in enumerate(rows):
             waiting.append(row)
@@ -305,7 +299,7 @@ class Intake:
                 raise DocumentError(number, _not_encoded(error)) from error
             ends = any(stop > len(text) for _, stop in said)
             learned.append((*spans, (ids.size, TO_END)) if ends else spans)
-            yield _Encoded(ids, 0 if drops is None else drops(text))
+            yield Encoded(ids)
 
     def _for_parts(self) -> tuple[Intake, Tokens, Tokens]:
         """Return an intake for the parts of documents.
@@ -356,8 +350,7 @@ class Intake:
         return items
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
-        if isinstance(document, _Encoded):
-            self.num_dropped += document.num_dropped
+        if isinstance(document, Encoded):
             return "text", self._without_end(encoded_ids(document.encoded))
         if isinstance(document, str):
             return "text", self._encoded(document, number)
@@ -395,8 +388,6 @@ class Intake:
             encoded = self.tokenizer.encode(text)
         except Exception as error:  # the libraries raise exceptions of many types
             raise DocumentError(number, _not_encoded(error)) from error
-        if self.tokenizer.drops is not None:
-            self.num_dropped += self.tokenizer.drops(text)
         return self._without_end(encoded_ids(encoded))
 
     def _without_end(self, ids: Tokens) -> Tokens:
@@ -406,7 +397,7 @@ class Intake:
         return ids
 
     def _first_dtype(self, document: object, items: Tokens, number: int) -> str:
-        if isinstance(document, (str, _Encoded)) and self.tokenizer is not None:
+        if isinstance(document, (str, Encoded)) and self.tokenizer is not None:
             size = self.tokenizer.vocab_size
             return dtypes.vocabulary_name(size) if size else "uint32"
         if isinstance(document, (list, tuple)) and items.dtype.kind in "iu":
@@ -430,20 +421,14 @@ def _not_encoded(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
-    """A text that the tokenizer has encoded already."""
+class Encoded:
+    """A text that the tokenizer, here or in another write, has encoded already."""
 
     encoded: object
-    num_dropped: int
-
-
-def encoded_before(document: object) -> object:
-    """Return tokens as a text that another write has encoded."""
-    return _Encoded(document, 0)
 
 
 def _batched(documents: Iterable[object], tokenizer: Tokenizer) -> Iterator[object]:
-    """Yield documents, texts as `_Encoded`; reads up to one batch ahead.
+    """Yield documents, texts as `Encoded`; reads up to one batch ahead.
 
     If the tokenizer cannot encode a batch, yields its texts, so that the error names
     one of them.
@@ -464,13 +449,10 @@ def _batched(documents: Iterable[object], tokenizer: Tokenizer) -> Iterator[obje
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer) -> Iterator[object]:
-    batch, drops = tokenizer.encode_batch, tokenizer.drops
     found: list[object] = [*texts]
-    if texts and batch is not None:
+    if texts and tokenizer.encode_batch is not None:
         with contextlib.suppress(Exception):  # The libraries raise many error types.
-            nums = [0] * len(texts) if drops is None else map(drops, texts)
-            pairs = zip(batch(texts), nums, strict=True)
-            found = [_Encoded(*each) for each in pairs]
+            found = [*map(Encoded, tokenizer.encode_batch(texts))]
     yield from found
 
 
@@ -487,7 +469,7 @@ def _joined(parts: list[Any]) -> Tokens:
 
 
 def _type_name(document: object) -> str:
-    return "str" if isinstance(document, _Encoded) else type(document).__name__
+    return "str" if isinstance(document, Encoded) else type(document).__name__
 
 
 def _from_list(document: Sequence[object], number: int) -> Tokens:
@@ -495,8 +477,6 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
         return np.empty(0, np.uint8)
     try:
         items = number_array(document)
-    except InexactError as error:
-        raise DocumentError(number, f"{error}; correct the document") from None
     except (ValueError, OverflowError) as error:
         raise DocumentTypeError(
             number,

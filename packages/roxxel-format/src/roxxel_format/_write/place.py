@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -51,7 +50,7 @@ from roxxel_format._store.corpus_name import (
     shards_of,
 )
 from roxxel_format._write.summary import WriteSummary
-from roxxel_format.errors import ManifestError, NotAShardError, ShardError
+from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -97,7 +96,6 @@ class _Files:
     def summary(
         self,
         new: NewShards,
-        started: float,
         *,
         fingerprint: str | None = None,
         kept: bool = False,
@@ -114,9 +112,6 @@ class _Files:
             dtype=str(new.dtype),
             fingerprint=fingerprint or new.shards.fingerprint(),
             kept=kept,
-            duration_s=time.perf_counter() - started,
-            sync_s=new.sync_s,
-            num_dropped=new.num_dropped,
             unit=unit_of(new.bins),
             num_padding=0 if new.bins is None else new.bins.num_padding,
             num_cut=0 if new.bins is None else new.bins.num_cut,
@@ -492,14 +487,7 @@ class OneFile(_Files):
         """
         if not self.path.exists():
             return None
-        try:
-            shard = open_shard(str(self.path))
-        except NotAShardError as error:
-            raise NotAShardError(
-                f"{self.path}: not a Roxxel shard, so it is not written over; pass "
-                'exist="replace" to write the corpus in its place, or write under '
-                "another name"
-            ) from error
+        shard = open_shard(str(self.path))
         return manifest_of(str(self.path), shard.layout, shard.metadata())
 
     def writing(self) -> AbstractContextManager[None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast, get_args
 
@@ -113,7 +114,7 @@ class Chat:
     render: Callable[[object], tuple[str, Spans]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fields:
     """The fields of a row that make a document.
 
@@ -123,12 +124,6 @@ class Fields:
     `chat`, the document is a list of messages. `chat` is True or the path of a
     template, until `load_intake` has loaded the renderer. With `every`, the document is
     the list of all values of its row.
-
-    Attributes:
-        contents: The fields that hold the parts of a document.
-        names: The fields that a row must have.
-        needs_rows: Whether documents must come from rows with fields.
-        columns: The columns by name: per token or document, and item type.
     """
 
     text: str = ""
@@ -138,13 +133,6 @@ class Fields:
     path: bool = False
     chat: Chat | str | os.PathLike[str] | bool = False
     every: bool = False
-    # Kept, because they are asked for each document.
-    contents: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    needs_rows: bool = field(init=False, repr=False, compare=False)
-    columns: Mapping[str, tuple[str, str]] = field(
-        init=False, repr=False, compare=False
-    )
 
     def __post_init__(self) -> None:
         if self.text and self.prompt is not None:
@@ -167,26 +155,37 @@ class Fields:
                 f"{given}={getattr(self, given)!r} is given without {missing}; pass "
                 "the fields of both"
             )
-        if self.prompt is not None and self.prompt == self.completion:
-            raise ValueError(
-                f"prompt and completion are both {self.prompt!r}; pass two fields"
-            )
-        contents = (*filter(None, (self.prompt, self.completion)),) or (self.text,)
-        contents = () if self.every else contents
-        others = {} if self.id is None else {self.id: None}
-        columns = {LOSS_MASK: ("token", "uint8")} if self.has_mask else {}
-        kept = {"id": self.id is not None, "path": self.path}
-        columns |= {name: ("document", TEXTS) for name in kept if kept[name]}
-        object.__setattr__(self, "contents", contents)
-        object.__setattr__(self, "names", (*dict.fromkeys(contents) | others,))
-        needs_rows = self.has_mask or self.id is not None
-        object.__setattr__(self, "needs_rows", needs_rows)
-        object.__setattr__(self, "columns", columns)
+        # Asked for each document.
+        _ = self.contents, self.names, self.needs_rows, self.columns
 
-    @property
+    @cached_property
+    def contents(self) -> tuple[str, ...]:
+        """The fields that hold the parts of a document."""
+        if self.every:
+            return ()
+        return (*filter(None, (self.prompt, self.completion)),) or (self.text,)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The fields that a row must have."""
+        return (*dict.fromkeys([*self.contents, *filter(None, [self.id])]),)
+
+    @cached_property
     def has_mask(self) -> bool:
         """Whether a document has tokens that the loss leaves out."""
         return self.prompt is not None or bool(self.chat)
+
+    @cached_property
+    def needs_rows(self) -> bool:
+        """Whether documents must come from rows with fields."""
+        return self.has_mask or self.id is not None
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[str, str]]:
+        """The columns by name: per token or document, and item type."""
+        kept = {"id": self.id is not None, "path": self.path}
+        columns = {LOSS_MASK: ("token", "uint8")} if self.has_mask else {}
+        return columns | {name: ("document", TEXTS) for name in kept if kept[name]}
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -250,22 +249,6 @@ class Fields:
         return Row(document, None, None, kept, origin)
 
 
-def named_fields(
-    text: str | None,
-    prompt: str | None,
-    completion: str | None,
-    document_id: str | None,
-    chat: str | os.PathLike[str] | bool,
-) -> Fields:
-    """Return the fields of rows in memory; texts need no field."""
-    if text and document_id is None and prompt is None and not chat:
-        raise ValueError(
-            f"field={text!r} is given without document_id; pass texts instead of "
-            "rows, or name the field of ids too"
-        )
-    return Fields(text or "", prompt, completion, document_id, chat=chat)
-
-
 class Side(NamedTuple):
     """One of two corpora: the documents that are held out, or all others.
 
@@ -287,6 +270,14 @@ class Side(NamedTuple):
         held_out = int.from_bytes(digest, "little") < int(self.share * 2**64)
         return held_out == self.is_held_out
 
+    def how_to_append(self) -> str:
+        """Describe how to add documents to both sides of the split."""
+        command = f"prepare write KEPT NEW --split {self.name}={self.share}"
+        return (
+            "write the new documents into a corpus NEW of their own, and divide it by "
+            f"the same rule with `{roxxel_command(command)} --exist append`"
+        )
+
     @staticmethod
     def of(manifest: Manifest) -> Side | None:
         """Return the side of a split that a corpus is; None if it is none."""
@@ -294,7 +285,7 @@ class Side(NamedTuple):
         return None if recorded is None else Side(*recorded)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipe:
     """The arguments of one write; see `Roxxel.write` and `write_files`.
 
@@ -313,9 +304,6 @@ class Recipe:
         stored: Name of the item type on the disk; None until the corpus or a document
             decides it.
         kind: `"text"` or `"tokens"`; None until the corpus or a document decides it.
-        ending: The items that end each document; empty until the separator and the item
-            type are decided.
-        chooses: Whether the write leaves documents to another corpus.
 
     Example:
         >>> Recipe(dtype=np.uint16, separator=0).recorded["dtype"]
@@ -345,28 +333,37 @@ class Recipe:
     tokenizer_file: tuple[str, int] | None = None
     stored: str | None = None
     kind: str | None = None
-    ending: tuple[int | float, ...] = field(init=False, repr=False, compare=False)
-    chooses: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         given: dict[str, Any] = {}
-        for name in ("block_size", "max_shard_bytes", "vocab_size", "shuffle"):
-            value = getattr(self, name)
-            given[name] = None if value is None else as_integer(name, value)
-        if self.pack is not None:
-            given["pack"] = as_integer("pack", self.pack, MIN_UNIT)
+        for name in ("block_size", "max_shard_bytes", "vocab_size", "shuffle", "pack"):
+            value, least = getattr(self, name), MIN_UNIT if name == "pack" else None
+            given[name] = None if value is None else as_integer(name, value, least)
         if isinstance(self.separator, np.generic):
             given["separator"] = self.separator.item()
         if self.dtype is not None:
             given["dtype"] = stored_name(self.dtype)
-        given["chooses"] = self.side is not None or self.lengths is not None
-        given["ending"] = ()
-        if self.stored is not None and not isinstance(self.separator, Separator | str):
-            separator = given.get("separator", self.separator)
-            given["ending"] = separator_items(separator, self.stored)
         for name, value in given.items():
             object.__setattr__(self, name, value)
         self._check()
+        # Raises for a separator that the item type cannot hold.
+        _ = self.ending, self.chooses
+
+    @cached_property
+    def ending(self) -> tuple[int | float, ...]:
+        """The items that end each document.
+
+        Empty until the separator and the item type are decided.
+        """
+        separator = self.separator
+        if self.stored is None or isinstance(separator, Separator | str):
+            return ()
+        return separator_items(separator, self.stored)
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether the write leaves documents to another corpus."""
+        return self.side is not None or self.lengths is not None
 
     def _check(self) -> None:
         for name, choices in _CHOICES.items():
@@ -375,17 +372,6 @@ class Recipe:
                     f"{name} must be one of {', '.join(choices)}, got "
                     f"{getattr(self, name)!r}"
                 )
-        if isinstance(self.without_columns, str):
-            raise TypeError(
-                f"without_columns is the text {self.without_columns!r}; pass a list of "
-                "names"
-            )
-        if self.without_columns and self.exist != "append":
-            raise ValueError(
-                f"without_columns={[*self.without_columns]} is for "
-                'exist="append", where a corpus has columns already, but '
-                f"exist={self.exist!r}; leave it out"
-            )
         check_block_size(self.block_size)
         if self.max_shard_bytes is not None:
             num_bytes = len(metadata_json(self.metadata or {}))
@@ -501,26 +487,6 @@ class Recipe:
         file = others["tokenizer_file"]
         others["tokenizer_file"] = None if file is None else tuple(file)
         return Recipe(**given, **others, fields=fields)
-
-    @staticmethod
-    def how_to_append(manifest: Manifest | None, name: str, share: float) -> str:
-        """Describe how to add documents to both sides of the split `name=share`.
-
-        A split of a corpus copies no columns, and does not divide bins.
-        """
-        if manifest is not None and (manifest.columns or manifest.bins is not None):
-            command = roxxel_command(f"prepare write NEW FILES --split {name}={share}")
-            return (
-                "write the new documents into two corpora of their own, divided by the "
-                f"same rule, with `{command}`"
-            )
-        command = roxxel_command(
-            f"prepare write KEPT NEW --split {name}={share} --exist append"
-        )
-        return (
-            "write the new documents into a corpus NEW of their own, and divide it by "
-            f"the same rule with `{command}`"
-        )
 
 
 _DECIDED = ("tokenizer_record", "encoder", "tokenizer_file", "stored", "kind")

@@ -59,18 +59,13 @@ def adopt(
     See `Roxxel.adopt`.
     """
     name = name_to_write(filepath)
-    found = place_of(name)
-    if not found.may_grow and not name.head.exists():
-        raise FileNotFoundError(f"{name.head}: no such file; check the path")
-    place = found.as_place("it needs no manifest")
+    place = place_of(name).as_place("it needs no manifest")
     if place.has_manifest():
         raise FileExistsError(
             f"{place.manifest}: the corpus has a manifest; open it, remove what "
             f"interrupted writes left with `{roxxel_command('format clean')}`, or "
             "write the corpus again"
         )
-    if not name.folder.is_dir():
-        raise FileNotFoundError(f"{name.folder}: no such folder; check the path")
     # The shards of a write in progress are not all of it. Where nobody has written,
     # nobody can begin to: a write refuses shards without a manifest.
     busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"

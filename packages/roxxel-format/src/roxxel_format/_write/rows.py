@@ -64,15 +64,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRow:
-    """A document as tokens, and for which of them, and separators, the loss counts.
-
-    `num_dropped` counts the characters that the tokenizer left out.
-    """
+    """A document as tokens, and for which of them, and separators, the loss counts."""
 
     tokens: np.ndarray[Any, Any]
     row: Row
     learned: Spans = ((0, TO_END),)
-    num_dropped: int = 0
 
     def mask(self, num_tokens: int) -> bytes:
         """Return the loss mask of all tokens, separators included."""

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
 Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
 
-_MOST_ORIGINS = 1 << 16
-"""Number of remembered origins above which those of written documents are forgotten."""
+_MOST_ORIGINS = 1 << 18
+"""Number of last documents whose origins an error can name.
+
+The shard checks documents in stages of 4 MiB, so it may find a fault late.
+"""
 
 
 class ShardSeries:
@@ -70,12 +73,11 @@ class ShardSeries:
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
-        self._origins: deque[Origin] = deque()
-        self._num_noted = self._num_dropped = 0
+        self._origins: deque[Origin] = deque(maxlen=_MOST_ORIGINS)
+        self._num_noted = 0
         self._inputs: InputCounts | None = None
         self.paths: list[Path] = []
         self.num_documents = 0
-        self.sync_s = 0.0
         unit = intake.recipe.pack
         self.bins = None if unit is None else BinTable(unit)
         self._num_padding = self._num_cut = 0
@@ -100,17 +102,19 @@ class ShardSeries:
             arrange: Returns the documents in the order in which to write them.
         """
         try:
+            if self._columns is None and ending is None:
+                arrays = self._intake.arrays(_iterator(data))
+                rows = (EncodedRow(each, Row(None)) for each in arrays)
+            else:
+                arrays, rows = None, self._chosen(data, arrange)
             if self.bins is not None:
-                self._add_bins(self._rows(data, ending, arrange), self.bins.unit)
-            elif self._columns is not None:
-                for row in self._chosen(data, arrange):
+                self._add_bins(rows, self.bins.unit)
+            elif arrays is not None:
+                self._add_all(arrays)
+            else:
+                for row in rows:
                     self._add(row.tokens, row)
                     self.num_documents += 1
-            else:
-                arrays = self._intake.arrays(_iterator(data))
-                if ending is not None:
-                    arrays = (row.tokens for row in self._chosen(data, arrange))
-                self._add_all(arrays)
             if self._writer is None:
                 raise NoDocumentsError(self._corpus)
             if self._inputs is not None:
@@ -120,18 +124,6 @@ class ShardSeries:
             self._close_shard()
         except (DocumentError, DocumentTypeError) as error:
             raise error.of(self._origin_of(error.document)) from error
-
-    def _rows(
-        self,
-        data: Iterable[object],
-        ending: Callable[[], Mapping[str, object]] | None,
-        arrange: Arrange | None,
-    ) -> Iterator[EncodedRow]:
-        """Yield the documents to write, whether or not the data are rows."""
-        if self._columns is not None or ending is not None:
-            return self._chosen(data, arrange)
-        arrays = self._intake.arrays(_iterator(data))
-        return (EncodedRow(each, Row(None)) for each in arrays)
 
     def _add_bins(self, rows: Iterator[EncodedRow], unit: int) -> None:
         first = next(rows, None)
@@ -183,7 +175,6 @@ class ShardSeries:
         ending = 0
         rows = self._intake.chosen(_iterator(data))
         for row in rows if arrange is None else arrange([*rows]):
-            self._num_dropped += row.num_dropped
             origin = row.row.origin
             if origin is not None:
                 if origin.file is not None:
@@ -191,26 +182,13 @@ class ShardSeries:
                     length = row.tokens.size + ending
                     self._inputs = self._inputs or InputCounts()
                     self._inputs.add(origin.file, 1, length, row.row.text_bytes)
-                self._note(origin)
+                self._origins.append(origin)
+                self._num_noted += 1
             yield row
-
-    def _note(self, origin: Origin) -> None:
-        """Remember the origin of a document until it is written."""
-        self._origins.append(origin)
-        self._num_noted += 1
-        if len(self._origins) > _MOST_ORIGINS and self._writer is not None:
-            before = self._num_noted - len(self._origins)
-            for _ in range(before, self._writer.first_staged):
-                self._origins.popleft()
 
     def _origin_of(self, number: int) -> Origin | None:
         at = number - (self._num_noted - len(self._origins))
-        return self._origins[at] if self._origins else None
-
-    @property
-    def num_dropped(self) -> int:
-        """Characters of the documents that the tokenizer left out."""
-        return self._num_dropped if self._num_noted else self._intake.num_dropped
+        return self._origins[at] if at in range(len(self._origins)) else None
 
     def abort(self) -> None:
         """Remove the drafts of the unfinished shard and its columns."""
@@ -274,7 +252,6 @@ class ShardSeries:
             self.bins += BinTable(self.bins.unit, *([each] for each in counts.values()))
             self._num_padding = self._num_cut = 0
         self._layouts.append(writer.close())
-        self.sync_s += writer.sync_s
         self._writer = None
         self._on_closed(writer.path)
         if self._columns is not None:

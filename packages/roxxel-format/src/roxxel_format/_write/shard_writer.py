@@ -112,19 +112,9 @@ class ShardWriter:
             failed.pop_all()
 
     @property
-    def sync_s(self) -> float:
-        """Seconds spent flushing to the disk."""
-        return self._output.sync_s
-
-    @property
     def num_documents(self) -> int:
         """Number of documents appended so far."""
         return len(self._ends)
-
-    @property
-    def first_staged(self) -> int:
-        """Number of the first document that may still be in the stage."""
-        return self._first_document + bisect_right(self._ends, self._num_flushed)
 
     @property
     def num_tokens(self) -> int:

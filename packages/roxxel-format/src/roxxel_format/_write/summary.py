@@ -26,10 +26,6 @@ class WriteSummary:
         dtype: Name of the item type.
         fingerprint: Fingerprint of these shards in this order.
         kept: Whether an existing corpus was kept.
-        duration_s: Seconds from the call to the return.
-        sync_s: Seconds of `duration_s` spent flushing shards to the disk.
-        num_dropped: Characters of the texts that the tokenizer dropped, because its
-            vocabulary lacks them and a token for unknown characters.
         left_out: Files in the given folders and patterns that are not data, such as
             `README.md`.
         unit: Tokens of a bin; None unless the documents are packed.
@@ -51,9 +47,6 @@ class WriteSummary:
     dtype: str
     fingerprint: str
     kept: bool
-    duration_s: float
-    sync_s: float
-    num_dropped: int = 0
     left_out: tuple[str, ...] = ()
     unit: int | None = None
     num_padding: int = 0
@@ -67,18 +60,12 @@ class WriteSummary:
 
     def __str__(self) -> str:
         verb = "kept" if self.kept else "wrote"
-        dropped = ""
-        if self.num_dropped:
-            dropped = (
-                f"; the tokenizer has no token for {self.num_dropped:,} characters of "
-                "the texts, and left them out"
-            )
         return (
             f"{verb} {self.num_tokens:,} token{'s' * (self.num_tokens != 1)} "
             f"({self.dtype}) in {self.num_documents:,} "
             f"document{'s' * (self.num_documents != 1)} and {self.num_shards:,} "
             f"shard{'s' * (self.num_shards != 1)}, {short_size(self.num_bytes)}"
-            f"{self._packed_note()}{dropped}"
+            f"{self._packed_note()}"
             f"{self.switched_off_note(self.switched_off)}"
             f"{self.left_out_note(self.left_out)}"
         )

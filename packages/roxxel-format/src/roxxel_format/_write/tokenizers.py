@@ -25,8 +25,7 @@ import numpy as np
 from roxxel_store import missing_extra
 
 from roxxel_format._spec.kept_tokenizer import FILES_BESIDE, TOKENIZER_FILE
-from roxxel_format._write.byte_tokenizer import ByteTokenizer
-from roxxel_format._write.dropped import drops_of
+from roxxel_format._write.byte_tokenizer import BYTE_ALPHABET, ByteTokenizer
 from roxxel_format._write.recipe import Chat
 from roxxel_format._write.sampling import check_repeats, without_sampling
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.dropped import Drops
     from roxxel_format._write.rows import Spans
 
 Encode = Callable[[str], Any]
@@ -109,7 +107,7 @@ class Tokenizer:
     encode_part: Encode | None = None
     encode_parts: EncodeBatch | None = None
     named_end: str | int | None = None
-    drops: Drops | None = None
+    may_drop: bool = False
     encoder: str | None = None
     encoder_note: str = ""
     switched_off: str = ""
@@ -203,12 +201,6 @@ class Tokenizer:
                 for n in range(len(whole) - len(part) + 1)
                 if whole[n : n + len(part)] == part
             ]
-            if not places:
-                raise ValueError(
-                    f"{self.name}: encodes {text!r} as {whole}, and without special "
-                    f"tokens as {part}, so the tokens around a text are unknown; pass "
-                    "another tokenizer"
-                )
             if len(places) == 1:
                 return whole[: places[0]], whole[places[0] + len(part) :]
         raise ValueError(
@@ -292,10 +284,14 @@ def load(
     end: object
     encoder, note = None, ""
     beside: Mapping[str, str] = {}
-    if isinstance(tokenizer, (str, os.PathLike)):
-        source, name, end, encoder, note, switched_off, beside = _named(
-            cast("str | os.PathLike[str]", tokenizer), backend
-        )
+    is_named = isinstance(tokenizer, (str, os.PathLike))
+    if tokenizer == ByteTokenizer.name and not Path(ByteTokenizer.name).exists():
+        source, name, end, switched_off = ByteTokenizer(), "bytes", None, ""
+    elif is_named:
+        path = cast("str | os.PathLike[str]", tokenizer)
+        prepare = _of_prepare(f"tokenizer={os.fspath(path)!r}", "tokenizers")
+        found = prepare.load_tokenizer(path, backend)
+        source, name, end, encoder, note, switched_off, beside = found
     elif hasattr(tokenizer, "encode"):
         name = _own_name(tokenizer)
         source, switched_off = without_sampling(tokenizer)
@@ -322,7 +318,7 @@ def load(
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
     encode, batch, part, parts = encoders
-    if not isinstance(tokenizer, (str, os.PathLike)):
+    if not is_named:
         check_repeats(name, lambda text: encoded_ids(encode(text)))
     named_end = end if isinstance(end, (str, int)) else None
     return Tokenizer(
@@ -336,7 +332,7 @@ def load(
         part,
         parts,
         named_end,
-        drops_of(source),
+        _may_drop(source),
         encoder,
         note,
         switched_off,
@@ -353,20 +349,6 @@ def _saved_files(tokenizer: Any) -> dict[str, str]:
         save(folder)
         paths = [Path(folder, name) for name in FILES_BESIDE]
         return {path.name: path.read_text("utf-8") for path in paths if path.is_file()}
-
-
-def _named(
-    name: str | os.PathLike[str], backend: str
-) -> tuple[Any, str, str | None, str | None, str, str, Mapping[str, str]]:
-    """Return the fields of a `NamedTokenizer`, also for the tokenizer of bytes.
-
-    They are the tokenizer, its name, end of text, encoder and note, what is switched
-    off, and the files beside it.
-    """
-    if name == ByteTokenizer.name and not Path(name).exists():
-        return ByteTokenizer(), ByteTokenizer.name, None, None, "", "", {}
-    prepare = _of_prepare(f"tokenizer={os.fspath(name)!r}", "tokenizers")
-    return prepare.load_tokenizer(name, backend)
 
 
 def _of_prepare(what: str, extra: str) -> Any:
@@ -423,6 +405,21 @@ def chat_renderer(
         name = cast("str | os.PathLike[str]", tokenizer)
     loaded = _of_prepare("chat", "chat").load_chat(name, template, refused)
     return Chat(loaded.identity, loaded.text, loaded.render)
+
+
+def _may_drop(source: Any) -> bool:
+    """Return whether an object of `tokenizers` leaves out what its vocabulary lacks.
+
+    A BPE model does so without a token for unknown characters and without a fallback to
+    bytes. Other models raise an error, or have such a token.
+    """
+    tokenizer = getattr(source, "backend_tokenizer", source)
+    model = getattr(tokenizer, "model", None)
+    if type(model).__name__ != "BPE" or not hasattr(tokenizer, "decode"):
+        return False
+    if getattr(model, "unk_token", None) or getattr(model, "byte_fallback", False):
+        return False
+    return not {*BYTE_ALPHABET} <= tokenizer.get_vocab().keys()
 
 
 def _own_name(tokenizer: object) -> str:

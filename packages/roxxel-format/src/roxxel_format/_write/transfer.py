@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +55,6 @@ def copy_corpus(
     # Imported here because it loads logging, which only a copy needs.
     from concurrent.futures import ThreadPoolExecutor
 
-    started = time.perf_counter()
     if exist not in ("error", "replace"):
         raise ValueError(f'exist must be "error" or "replace", got {exist!r}')
     contents = open_corpus(source, None, timeout_s)
@@ -95,7 +93,6 @@ def copy_corpus(
             place.discard(there.file_names() - copied.file_names())
     return place.summary(
         place.listed(copied),
-        started,
         fingerprint=copied.fingerprint,
         kept=is_same and not missing,
     )
@@ -256,16 +253,10 @@ def _has_column(source: Manifest, there: Manifest, name: str) -> bool:
     count = len(there.shards)
     if [*source.shards.digests[:count]] == [*there.shards.digests]:
         return mine.first(count).extends(theirs)
-    # The shards of one of them were merged, so only digests of all values tell. An
-    # append may have brought none, so compare the newest version that has all values.
-    whole = (v for v in reversed(there.versions) if there.column_digest(name, v))
-    newest = next(whole, None)
-    if newest is None:
-        return False
-    (num_shards,) = there.nums_shards([newest])
-    version = source.version(newest.fingerprint) or Version()
-    is_same = there.column_digest(name, newest) == source.column_digest(name, version)
-    return is_same and not any(theirs.names[num_shards:])
+    # The shards of one of them were merged, so only the digest of all values tells.
+    version = source.version(str(there.fingerprint)) or Version()
+    digest = there.column_digest(name, there.last)
+    return digest != "" and digest == source.column_digest(name, version)
 
 
 def _check_shard(

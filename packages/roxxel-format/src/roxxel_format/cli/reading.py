@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,7 +14,6 @@ from roxxel_store.command import (
     Progress,
     UsageError,
     check_one,
-    terminal_width,
 )
 from roxxel_store.screen import note, printable, put, say
 from roxxel_store.urls import is_pattern
@@ -386,8 +384,8 @@ def cat(
     r"""Print documents or tokens.
 
     Prints all documents, some documents, or a range of tokens, as text or as ids. A
-    file or a pipe gets a document as it is. A terminal gets lines that are wrapped
-    between words, and characters that would control it as escapes, such as \x1b.
+    file or a pipe gets a document as it is. A terminal gets characters that would
+    control it as escapes, such as \x1b.
 
     Args:
         corpus: The corpus.
@@ -407,7 +405,6 @@ def cat(
     check_one({"--document": document or None, "--tokens": tokens})
     with Roxxel(_paths(corpus), check="blocks") as opened:
         decode = None if ids else _decoder(opened, tokenizer, prog)
-        width = terminal_width()
         for number, part in _chosen(opened, document, tokens):
             if names and number is not None:
                 say(f"document {number}{named(opened, number)}:")
@@ -415,28 +412,7 @@ def cat(
                 line = " ".join(map(str, part.tolist())).encode()
             else:
                 line = decode(part)
-            put(_wrapped(line, width) + b"\n")
-
-
-def _wrapped(text: bytes, width: int | None) -> bytes:
-    """Break lines between words; a word wider than a line stays whole."""
-    if width is None:
-        return text
-    lines = text.decode(errors="surrogateescape").split("\n")
-    broken = (
-        textwrap.wrap(
-            line,
-            width,
-            expand_tabs=False,
-            replace_whitespace=False,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line in lines
-    )
-    # For an empty line, `wrap` returns no line.
-    wrapped = "\n".join("\n".join(parts) for parts in broken)
-    return wrapped.encode(errors="surrogateescape")
+            put(line + b"\n")
 
 
 def _decoder(
@@ -465,11 +441,6 @@ def _chosen(
     """Yield pairs of document number and tokens; the number of a range is None."""
     if tokens is not None:
         start, stop = tokens
-        if stop > corpus.num_tokens:
-            raise IndexError(
-                f"{corpus.filepath}: tokens {start}:{stop} are out of range; there are "
-                f"{corpus.num_tokens:,}"
-            )
         yield None, corpus.tokens[start:stop]
         return
     numbers: Iterable[int] = range(corpus.num_documents)

@@ -17,7 +17,6 @@ from roxxel_store.screen import note, say
 from roxxel_store.signature import given
 from roxxel_store.urls import url_of
 
-from roxxel_format._read.opening import open_corpus
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.recipe import Recipe, Separator
 from roxxel_format._write.tokenizers import load
@@ -177,7 +176,6 @@ def _copy_flat(source: str, target: str, *, replaces: bool) -> None:
     output = Path(target)
     _check_free(output, replaces=replaces)
     with Roxxel(source, check="blocks") as corpus:
-        _check_apart(output, corpus)
         with Output(output) as file:
             _write_tokens(corpus, file, header=output.suffix == ".npy")
             file.finish()
@@ -196,22 +194,6 @@ def _check_free(output: Path, *, replaces: bool) -> None:
         raise FileExistsError(
             f"{output}: exists already; add --exist replace, or write elsewhere"
         )
-
-
-def _check_apart(output: Path, corpus: Roxxel) -> None:
-    """Check that the output is not a file of any version of the corpus."""
-    if not output.exists():
-        return
-    contents = open_corpus(corpus.filepath, corpus.fingerprint)
-    paths = [Path(path) for path in contents.paths]
-    others = contents.manifest.file_names() - {*contents.shards.names}
-    paths += [paths[0].parent / name for name in others]
-    for path in paths:
-        if path.exists() and output.samefile(path):
-            raise ValueError(
-                f"{output}: the copy would replace {path}, a file of the corpus; "
-                "write elsewhere"
-            )
 
 
 def _write_tokens(corpus: Roxxel, file: Output, *, header: bool) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import Place, Recipe
 from roxxel_store import roxxel_command
+from roxxel_store.arguments import other_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from roxxel_prepare._inputs.input_record import Inputs
     from roxxel_prepare._plan.units import Unit
@@ -74,10 +75,7 @@ def check_same(
     """Raise FileExistsError if a command differs from the preparation of a plan."""
     change = inputs.first_change(plan.inputs)
     if change is None:
-        change = _other_argument(
-            {"exist": plan.recipe.exist, **plan.recipe.recorded},
-            {"exist": recipe.exist, **recipe.recorded},
-        )
+        change = other_arguments(_compared(plan.recipe), _compared(recipe)) or None
     rows = [unit.row() for unit in units]
     if change is None and [row[1:] for row in rows] != [row[1:] for row in plan.units]:
         change = f"{len(rows)} units are planned, {len(plan.units)} recorded"
@@ -90,12 +88,8 @@ def check_same(
         )
 
 
-def _other_argument(
-    recorded: Mapping[str, Any], given: Mapping[str, Any]
-) -> str | None:
-    """Describe the first argument that differs; None if all are equal."""
-    old, new = ({**each, **each.get("inputs", {})} for each in (recorded, given))
-    for name in {**new, **old}:
-        if name not in _INPUTS and new.get(name) != old.get(name):
-            return f"{name}={new.get(name)!r} is given instead of {old.get(name)!r}"
-    return None
+def _compared(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments of a recipe, without its inputs."""
+    recorded = recipe.recorded
+    arguments = {"exist": recipe.exist, **recorded, **recorded["inputs"]}
+    return {name: each for name, each in arguments.items() if name not in _INPUTS}

@@ -74,20 +74,17 @@ def check_divided(recipes: Mapping[str, Recipe]) -> None:
             if recipe.exist != "replace":
                 raise
             continue  # Nothing says how it was divided.
-        old = None if found is None else Side.of(found)
-        if old is not None and old.name != side.name:
+        if found is None:
+            continue
+        old = Side.of(found)
+        may_begin = old is None and recipe.exist in {"replace", "append"}
+        if not may_begin and (old is None or old.name != side.name):
+            by = "" if old is None else f"by {old.name}={old.share}"
             raise FileExistsError(
-                f"{path}: was divided by the split {old.name}={old.share}, so "
-                f"{side.name}={side.share} would write a third corpus beside "
-                f"{path_beside(path, old.name)}; use the name {old.name}, write "
-                "elsewhere, or delete both corpora first"
-            )
-        if found is not None and old is None and recipe.exist in {"keep", "error"}:
-            raise FileExistsError(
-                f"{path}: was not divided by a split, so nothing can be held out of it "
-                f"as {path_beside(path, side.name)}; write elsewhere, or use "
-                'exist="replace", which deletes the shards from under every run that '
-                "trains on them"
+                f"{path}: was {f'divided {by}' if by else 'not divided by a split'}, "
+                f"so {side.name}={side.share} cannot hold out "
+                f"{path_beside(path, side.name)} beside it; write elsewhere, or delete "
+                "what is there first"
             )
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from roxxel_format.writing import Fields, Place, Recipe, Side
+from roxxel_format.writing import Fields, Recipe
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
-from roxxel_prepare._inputs.listing import find_inputs, say_empty
+from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._plan.side import (
     check_divided,
     checked_buckets,
@@ -152,16 +152,12 @@ def write_files(
             )
         check_divided(recipes)
         if exist == "append":
-            how = None
-            if split is not None:
-                found = Place.existing_at(next(iter(recipes)))
-                side = None if found is None else Side.of(found)
-                how = Recipe.how_to_append(found, *(side or split)[:2])
+            side = next(iter(recipes.values())).side
             raise ValueError(
                 f"{filepath}: {what} cannot append to several corpora as one; "
-                f"{how or 'write new corpora'}"
+                f"{'write new corpora' if side is None else side.how_to_append()}"
             )
-    written = [
+    return [
         prepare(
             each,
             files,
@@ -173,8 +169,6 @@ def write_files(
         )
         for each, of_one in recipes.items()
     ]
-    say_empty(files)
-    return written
 
 
 def _check_choices(form: object, split: object) -> None:

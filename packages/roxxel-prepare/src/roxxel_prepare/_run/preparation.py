@@ -13,7 +13,6 @@ A single process writes everything for a corpus of one file, and for inputs from
 from __future__ import annotations
 
 import contextlib
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -143,7 +142,11 @@ def prepare(
         )
     except NoDocumentsError as error:
         if recipe.chooses:
-            raise ValueError(f"{write.what}: {_nothing_chosen(recipe)}") from error
+            raise ValueError(
+                f"{write.what}: no document of the inputs would be in this corpus; "
+                "choose another share of --split, or other lengths of "
+                "--bucket-by-length"
+            ) from error
         others = len(inputs.paths) - 1
         raise InputError(
             f"{inputs.paths[0]}: holds no documents"
@@ -163,17 +166,16 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         FileNotFoundError: There is no preparation to commit.
         ValueError: Units are missing; the message names them.
     """
-    started = time.perf_counter()
     summaries: dict[str, WriteSummary] = {}
     place = Place.of(filepath)
     name = place.name.plan.name
     if place.read(name) is None:
-        return {filepath: _committed(place, filepath, started)}
+        return {filepath: _committed(place, filepath)}
     with ExitStack() as resources:
         place.enter(resources)
         data = place.read(name)
         if data is None:
-            return {filepath: _committed(place, filepath, started)}
+            return {filepath: _committed(place, filepath)}
         plan = parse_plan(data, place.folder + name)
         recipe = plan.recipe
         place.begin(replaces=recipe.exist == "replace")
@@ -183,13 +185,13 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
             # then was killed.
             with contextlib.suppress(FileNotFoundError):
                 summaries |= commit_units(held_out)
-        summaries[filepath] = commit_plan(place, plan, started)
+        summaries[filepath] = commit_plan(place, plan)
     if recipe.exist != "append":
         place.remove_leftovers()
     return summaries
 
 
-def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
+def _committed(place: Place, filepath: str) -> WriteSummary:
     """Return the summary of a corpus whose preparation was committed before.
 
     Raises FileNotFoundError if no preparation was committed.
@@ -200,29 +202,12 @@ def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
             f"{filepath}: has no preparation to commit; check the path, and that a "
             "part was written"
         )
-    kept = place.summary(
-        place.listed(found), started, fingerprint=found.fingerprint, kept=True
-    )
+    kept = place.summary(place.listed(found), fingerprint=found.fingerprint, kept=True)
     note(
         f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
         f"{kept.num_documents:,} documents"
     )
     return kept
-
-
-def _nothing_chosen(recipe: Recipe) -> str:
-    """Describe the documents that a corpus needs, and that no input has."""
-    wanted, remedies = list[str](), list[str]()
-    if recipe.lengths is not None:
-        least, greatest = recipe.lengths
-        wanted.append(f"has {least} to {greatest or 'more'} tokens")
-        remedies.append(f"leave its length {recipe.pack} out of --bucket-by-length")
-    if recipe.side is not None:
-        name, share, is_held_out = recipe.side
-        what = "held out" if is_held_out else "left"
-        wanted.append(f"would be {what} with --split {name}={share}")
-        remedies.append("choose another share")
-    return f"no document of the inputs {' and '.join(wanted)}; {', or '.join(remedies)}"
 
 
 def _num_workers(inputs: Inputs) -> int:
@@ -236,18 +221,6 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
 
     Raises FileExistsError for a corpus of other inputs or arguments.
     """
-
-    def describe(recorded: Mapping[str, Any]) -> str | None:
-        given = write.recipe.recorded
-        differing = [
-            name
-            for name in {**given, **recorded}
-            if recorded.get(name) != given.get(name)
-        ]
-        if differing == ["inputs"] and "inputs" in recorded:
-            return inputs.difference(recorded["inputs"])
-        return None
-
     keeps = write.recipe.exist == "keep"
     if keeps and inputs.stream is not None and write.corpus.existing() is not None:
         raise FileExistsError(
@@ -255,7 +228,7 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
             'be compared with its inputs; use exist="append" or exist="replace", or '
             "write elsewhere"
         )
-    return write.kept(describe)
+    return write.kept(inputs.difference)
 
 
 class _Preparation:
@@ -268,7 +241,6 @@ class _Preparation:
         unit_bytes: int,
         documents: Documents,
     ) -> None:
-        self._started = time.perf_counter()
         self._write = write
         self._inputs = inputs
         self._documents = documents
@@ -300,7 +272,7 @@ class _Preparation:
                 write.keep_tokenizer()
             if part is not None:
                 return PartSummary(len(numbers))
-            summary = commit_plan(write.place, plan, self._started)
+            summary = commit_plan(write.place, plan)
         if plan.recipe.exist != "append":
             write.place.remove_leftovers()
         return summary
@@ -363,7 +335,7 @@ class _Preparation:
         run_units(write.what, units, numbers, done, writer, runner, progress)
 
 
-def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
+def commit_plan(place: Place, plan: Plan) -> WriteSummary:
     """Commit the shards of all units, and remove the plan and the records."""
     recipe, plan_file = plan.recipe, place.name.plan.name
     numbers = range(len(plan.units))
@@ -390,12 +362,12 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
             raise FileExistsError(
                 f"{place.manifest}: another write was committed first, {lost(place)}"
             )
-        commit(recipe, place, new, started, lost)
+        commit(recipe, place, new, lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
     discard_records(place, plan.job, numbers)
     place.discard([plan_file])
-    return place.summary(new, started)
+    return place.summary(new)
 
 
 def _lost(place: Place, plan: Plan) -> str:

@@ -51,9 +51,7 @@ class UnitRecord:
 
     def pack(self) -> bytes:
         """Return the content of the file, the same every time the unit is written."""
-        table = asdict(self)
-        del table["new"]["sync_s"]
-        return _UNIT.pack(table)
+        return _UNIT.pack(asdict(self))
 
     @property
     def counts(self) -> UnitDone:
