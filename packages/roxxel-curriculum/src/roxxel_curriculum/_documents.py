@@ -98,7 +98,7 @@ def is_path(documents: Any) -> bool:
 
 
 def _check_bounds(chosen: IndexSet, noun: str, source: str, size: int) -> None:
-    if not len(chosen):
+    if not chosen:
         return
     first, stop = chosen.bounds
     if first < 0 or stop > size:

@@ -19,7 +19,7 @@ from roxxel_store import roxxel_command
 from roxxel_curriculum._bind.reading import by_source
 from roxxel_curriculum._bind.sources import mask_column
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._plan.withdrawn import NOTHING, WithdrawnByStep
+from roxxel_curriculum._plan.withdrawn import NOTHING, in_force
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._bind.reading import BatchReader
     from roxxel_curriculum._plan.solution import Solution
+    from roxxel_curriculum._plan.withdrawn import Withdrawal
 
     _Integers = npt.NDArray[np.int64]
 
@@ -70,8 +71,7 @@ class Masking:
         self._names = names
         self._readers = readers
         self._reader = reader
-        self._has_withdrawals = bool(solution.withdrawals)
-        self._withdrawn = WithdrawnByStep(solution.withdrawals, names)
+        self._withdrawals = solution.withdrawals
         sources = enumerate(solution.declaration.sources)
         self._padded = {index for index, source in sources if source.num_padding}
 
@@ -121,10 +121,10 @@ class Masking:
         self, step: int, source: _Integers, starts: _Integers, length: int
     ) -> _Integers:
         """Return the rows whose windows have withdrawn ranges of tokens."""
-        if not self._has_withdrawals:
+        withdrawn = self._withdrawn(step)
+        if not withdrawn:
             return np.empty(0, np.int64)
         is_partial = np.zeros(source.size, np.bool_)
-        withdrawn = self._withdrawn.at(step)
         for index, rows in by_source(source):
             if index in withdrawn:
                 tokens = withdrawn[index].tokens
@@ -140,12 +140,12 @@ class Masking:
     ) -> npt.NDArray[np.int32]:
         """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`."""
         mask = np.ones((source.size, length), np.int32)
-        withdrawn = self._withdrawn.at(step)
+        withdrawn = self._withdrawn(step)
         for index, rows in by_source(source):
             if index in self._columns:
                 mask[rows] = self._columns[index].read(starts[rows], length) != 0
             left_out = withdrawn[index].documents if index in withdrawn else NOTHING
-            if index in self._padded or len(left_out):
+            if index in self._padded or left_out:
                 spans = self._reader.spans(source[rows], starts[rows], length)
                 document, sizes = spans.document, spans.stop - spans.start
                 is_learned = (document >= 0) & ~left_out.holds(document)
@@ -163,9 +163,8 @@ class Masking:
 
     def reads_documents(self, step: int, index: int) -> bool:
         """Return whether the mask of a step depends on the documents of a source."""
-        found = self._withdrawn.at(step).get(index)
-        has_withdrawn = found is not None and len(found.documents) > 0
-        return has_withdrawn or index in self._padded
+        found = self._withdrawn(step).get(index)
+        return index in self._padded or bool(found and found.documents)
 
     def check_columns(self, recorded: Mapping[str, str | None]) -> None:
         """Raise `StateMismatch` if a source now has another column than was recorded.
@@ -183,11 +182,22 @@ class Masking:
         if found:
             raise StateMismatch(found)
 
+    def _withdrawn(self, step: int) -> dict[int, Withdrawal]:
+        """Return what is withdrawn in a step, by the index of its source.
+
+        A source that no past step has read may be gone, and its withdrawals with it.
+        """
+        if not self._withdrawals:
+            return {}
+        found = in_force(self._withdrawals, step)
+        names = enumerate(self._names)
+        return {index: found[name] for index, name in names if name in found}
+
     def _ranges(
         self, step: int, index: int, start: int, stop: int
     ) -> list[tuple[int, int]]:
         """Return the withdrawn ranges of a source's tokens, clipped, in order."""
-        found = self._withdrawn.at(step).get(index)
+        found = self._withdrawn(step).get(index)
         return [] if found is None else found.tokens.within(start, stop)
 
     def _remedy(self, step: int, error: ChecksumError) -> str | None:
@@ -198,7 +208,7 @@ class Masking:
             tokens = reader.damaged_tokens(error)
             if tokens is not None:
                 items[self._names[index]] = f'"tokens:[{tokens[0]},{tokens[1]})"'
-                has_more |= index in self._withdrawn.at(step)
+                has_more |= index in self._withdrawn(step)
         if not items:
             return None
         option = ", ".join(f"{_quoted(n)}: [{item}]" for n, item in items.items())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +62,9 @@ class IndexSet:
     def __len__(self) -> int:
         """Return the number of indices."""
         return int((self._stops - self._starts).sum())
+
+    def __bool__(self) -> bool:
+        return self._starts.size > 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IndexSet) and self.digest == other.digest
@@ -159,7 +161,7 @@ class Withdrawal:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is withdrawn."""
-        return not len(self.documents) and not len(self.tokens)
+        return not (self.documents or self.tokens)
 
     @property
     def digest(self) -> str:
@@ -297,28 +299,3 @@ def masked_ranges(
         )
     }
     return {span: steps for span, steps in found.items() if steps}
-
-
-class WithdrawnByStep:
-    """The withdrawals that hold in each step, by the index of their source.
-
-    A source that no past step has read may be gone, and its withdrawals with it.
-    """
-
-    def __init__(
-        self, withdrawals: Sequence[Withdrawal], source_names: Sequence[str]
-    ) -> None:
-        self._steps = sorted({0, *(each.step for each in withdrawals)})
-        found = [in_force(withdrawals, step) for step in self._steps]
-        self._found = [
-            {
-                index: here[name]
-                for index, name in enumerate(source_names)
-                if name in here
-            }
-            for here in found
-        ]
-
-    def at(self, step: int) -> Mapping[int, Withdrawal]:
-        """Return the withdrawals of a step, without sources that withdraw nothing."""
-        return self._found[bisect_right(self._steps, step) - 1]
