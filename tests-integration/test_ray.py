@@ -446,7 +446,7 @@ def test_wrong_data_is_named_in_one_sentence(ray: Any, tmp_path: Path) -> None:
         "uint16; raise vocab_size, or correct the document"
     )
     mixed = of_texts(ray, TEXTS, 1).union(ray.data.from_items([{"text": [1, 2]}]))
-    assert "write text and tokens into different corpora" in error_of(
+    assert "write text and ready-made tokens into different corpora" in error_of(
         mixed, min_bytes_per_write=None
     )
     texts.write_datasink(sink_class()(path))

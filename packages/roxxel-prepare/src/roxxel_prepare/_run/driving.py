@@ -60,6 +60,10 @@ class Progress:
         new_tokens: Tokens that this run has written.
         duration_s: Seconds since this run began to write.
         is_stopped: Whether this run writes no further units.
+
+    Example:
+        >>> print(Progress(num_units=9, num_bytes=8000, num_tokens=5))
+        0 of 9 units, 0 B of 8 kB, 5 tokens, 0 documents
     """
 
     num_units: int
