@@ -84,7 +84,7 @@ scale = 0.25
 save_path = "{folder}"
 
 [drawn]
-number = 24
+number = {number}
 concentration = 6
 seed = 1
 """
@@ -112,8 +112,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         held_out.write(chains(seed, 16), vocab_size=ALPHABET)
     (folder / "tiny.py").write_text(MODEL)
     (folder / "run.toml").write_text(CONFIG)
-    for name in ("whole", "killed"):
-        (folder / f"{name}.toml").write_text(SWEEP.format(folder=name))
+    for name, number in (("whole", 24), ("killed", 8)):
+        text = SWEEP.format(folder=name, number=number)
+        (folder / f"{name}.toml").write_text(text)
     return folder
 
 
@@ -165,11 +166,11 @@ def test_the_recommended_blend_is_that_of_the_held_out_set(
     assert sum(phase.weights.values()) == pytest.approx(1, abs=1e-3)
 
 
-def test_a_killed_and_repeated_sweep_has_the_same_table(
+def test_a_killed_and_repeated_sweep_has_the_rows_of_a_longer_one(
     project: Path, cache: Path, whole: str
 ) -> None:
     assert "24 of 24 runs are finished" in whole
-    for run in ("run 3 of 24", "run 8 of "):
+    for run in ("run 3 of 8", "run 4 of "):
         with started(project, cache, "killed.toml") as process:
             assert process.stdout is not None
             seen = False
@@ -183,8 +184,12 @@ def test_a_killed_and_repeated_sweep_has_the_same_table(
 
     swept(project, cache, "killed.toml")
 
-    tables = [project / name / "sweep.csv" for name in ("killed", "whole")]
-    assert tables[0].read_bytes() == tables[1].read_bytes()
+    killed, longer = (
+        (project / name / "sweep.csv").read_text().splitlines()
+        for name in ("killed", "whole")
+    )
+    assert len(killed) == 1 + 8 * len(BEST)
+    assert {*killed} <= {*longer}
 
 
 def test_a_renamed_source_uses_the_old_rows(
