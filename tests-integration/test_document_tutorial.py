@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.first
 
-# Of 10,000 documents of 128 tokens and a separator.
-TOKENS = 10_000 * 129
+# Of 2,000 documents of 128 tokens and a separator.
+TOKENS = 2_000 * 129
 STEPS = TOKENS // (16 * 1025), int(TOKENS // 32769 * 0.2)
 
 

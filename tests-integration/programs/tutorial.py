@@ -12,9 +12,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 
-# The tutorial has 10000 and 256, with which this takes minutes on two cores.
+# The tutorial has 10000, 256 and 10000, with which this takes minutes on two cores.
 VOCABULARY = 100
 WIDTH = 16
+DOCUMENTS = 2000
 
 DATASET_PATTERN = "./wiki_*.rox"
 GLOBAL_SEED = 42
@@ -34,7 +35,7 @@ class Xenron(nnx.Module):
 
 
 def token_generator():
-    for _ in range(10000):
+    for _ in range(DOCUMENTS):
         yield np.random.randint(0, VOCABULARY, size=(128,), dtype=np.int32)
 
 
