@@ -57,9 +57,7 @@ def test_every_file_that_the_readme_links_to_exists() -> None:
 def test_example_of_the_readme_plans_trains_and_answers(
     tmp_path: Path, compilation_cache: Path
 ) -> None:
-    longer = program().replace(
-        "[short, long]", "[short, long, Phase(5, batch_size=2, seq_len=257)]"
-    )
+    longer = program().replace("Phase(10, ", "Phase(15, ")
     assert longer != program()
 
     before = lines_of(program(), tmp_path, compilation_cache)
