@@ -169,12 +169,12 @@ def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
         "a restore": 18,
         "a save in a bucket": 19,
         "a restore in a bucket": 19,
-        "a TOML file to a Trainer": 80,
-        "a second start": 87,
-        "a resume": 45,
+        "a TOML file to a Trainer": 79,
+        "a second start": 86,
+        "a resume": 44,
         "ls": 10,
         "report": 27,
-        "a refused replay": 60,
+        "a refused replay": 59,
     }
 
     assert walked.keys() == most.keys()
