@@ -28,14 +28,14 @@ def test_a_loss_may_look_at_values_without_jit(tmp_path: Path) -> None:
         model = nnx.Embed(VOCABULARY, VOCABULARY, rngs=nnx.Rngs(0))
         return model, nnx.Optimizer(model, adam(1e-2), wrt=nnx.Param)
 
-    phases, pair = [Phase(2, 4, 9)], small()
+    phases, pair = [Phase(1, 4, 9)], small()
     with jax.disable_jit():
         one = trainer(
             tmp_path / "a", phases, pair=pair, loss_fn=looks, best_metric="loss"
         )
         assert one.run().complete
 
-    assert seen == [int(one.sampler.batch(step)[0, 0]) for step in range(2)]
+    assert seen == [int(one.sampler.batch(0)[0, 0])]
     trainer(tmp_path / "b", phases, pair=small()).run()
     of_a, of_b = ([row["loss"] for row in rows(tmp_path / x)] for x in "ab")
     assert of_a == pytest.approx(of_b, rel=1e-5)

@@ -366,7 +366,7 @@ def test_error_of_jax_is_in_the_message(
             "Open MPI .*OMPI_COMM_WORLD_SIZE.*set JAX_COORDINATOR_ADDRESS.*mpi4py",
         ),
         (POD, r"\(JOB_COMPLETION_INDEX\) does not know how many pods"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2.*RANK.*torchrun.*JAX_NUM_PROCESSES=1"),
+        ({"WORLD_SIZE": "2"}, "2 .*WORLD_SIZE.*RANK.*torchrun.*JAX_NUM_PROCESSES=1"),
         ({"WORLD_SIZE": "2", "RANK": "1"}, "MASTER_ADDR.*torchrun"),
         (TORCH | {"MASTER_PORT": "x"}, "MASTER_PORT='x'"),
         (TORCH | {"RANK": "4"}, "process 4 of 4"),

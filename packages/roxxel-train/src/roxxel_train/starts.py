@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import zlib
 from array import array
-from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -213,11 +212,10 @@ class _Log:
                 stop = _up_to(file, ends[:first], start.step)
         self._note_given_up(kept, ends)
         kept.reverse()
-        places = [bisect_left(self._saves, (at,)) for each in kept for at in each]
         saves = [
             line
-            for first, stop in zip(places[::2], places[1::2], strict=True)
-            for _, line in self._saves[first:stop]
+            for at, line in self._saves
+            if any(begin <= at < end for begin, end in kept)
         ]
         return Followed(self._starts, kept, self._ending, saves)
 

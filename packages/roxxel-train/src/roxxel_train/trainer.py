@@ -414,7 +414,7 @@ class Trainer:
             for step in range(state.step + 1, phase.stop + 1):
                 batch = next(session.batches)
                 session.trace.at(step - 1, session.recorder.drain)
-                session.begin(step)
+                session.processes.before(step)
                 state.arrays, scalars, tally = update(state.arrays, batch)
                 state.step = step
                 session.recorder.push(step, scalars, tally)

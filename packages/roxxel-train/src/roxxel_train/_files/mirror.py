@@ -48,6 +48,7 @@ from roxxel_train._files.records import (
     RECORD,
     RECORD_OF_RUN,
     find_record,
+    no_record,
 )
 from roxxel_train.errors import RunMismatchError
 
@@ -92,11 +93,7 @@ class Mirror:
             if RECORD in contents.files:
                 return b"".join(self._read(contents.files, RECORD))
             if contents.steps:
-                raise RunMismatchError(
-                    f"{self.url}: holds {CHECKPOINTS} but no {RECORD}, so it is not a "
-                    "run of this trainer; give another save_path, and "
-                    f"init_from={self.url!r} to start with its weights"
-                )
+                raise no_record(self.url, CHECKPOINTS)
             return None
 
         return self._of_newest(read)

@@ -23,6 +23,7 @@ from roxxel_train._files.records import (
     RECORD,
     RECORD_OF_RUN,
     find_record,
+    no_record,
 )
 from roxxel_train.errors import RunMismatchError
 
@@ -156,13 +157,9 @@ class OwnFolder:
     def _read(self) -> dict[str, Any] | None:
         record = find_record(self.path)
         if record is None:
-            weights = f", and init_from={str(self)!r} to start with its weights"
-            for name, more in ((CHECKPOINTS, weights), (METRICS, "")):
+            for name in (CHECKPOINTS, METRICS):
                 if _has_content(self.path / name):
-                    raise RunMismatchError(
-                        f"{self}: holds {name} but no {RECORD}, so it is not a "
-                        f"run of this trainer; give another save_path{more}"
-                    )
+                    raise no_record(str(self), name)
         return record
 
 

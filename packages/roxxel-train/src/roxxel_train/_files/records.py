@@ -31,6 +31,15 @@ RECORD_OF_RUN = RecordKind(
 )
 
 
+def no_record(run: str, name: str) -> RunMismatchError:
+    """Return the error for a folder that holds a file of a run and no record."""
+    weights = f", and init_from={run!r} to start with its weights"
+    return RunMismatchError(
+        f"{run}: holds {name} but no {RECORD}, so it is not a run of this trainer; "
+        f"give another save_path{weights if name == CHECKPOINTS else ''}"
+    )
+
+
 def find_record(folder: Path) -> dict[str, Any] | None:
     """Return the record of the run in a folder; None if there is none.
 

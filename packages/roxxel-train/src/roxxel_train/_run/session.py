@@ -200,10 +200,6 @@ class Session:
             return None
         return program if self._repeated is None else self._repeated.of(program)
 
-    def begin(self, step: int) -> None:
-        """Begin update `step`, after its batch was read."""
-        self.processes.before(step)
-
     def evaluate(self) -> None:
         """Evaluate the state, if the run evaluates; a signal may end this early."""
         state, evaluator = self.state, self.evaluator

@@ -406,17 +406,6 @@ def _refuse(
     )
 
 
-def _refuse_torch(environ: Mapping[str, str]) -> Cluster | None:
-    """Refuse half of torchrun's variables, such as a script of Slurm may set."""
-    number = _count(environ, "WORLD_SIZE")
-    if number is None:
-        return None
-    raise ClusterError(
-        f"WORLD_SIZE={number} is set but RANK is not; start the program by torchrun, "
-        f"or {_BY_HAND}"
-    )
-
-
 def _refuse_listed(environ: Mapping[str, str], variable: str) -> Cluster | None:
     """Refuse the JSON of TensorFlow and Vertex AI, which lists hosts by their job."""
     found = find_object(environ.get(variable, "")) or {}
@@ -484,7 +473,12 @@ _LAUNCHERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
     ),
     _from_sagemaker,
     _from_kubernetes,
-    _refuse_torch,
+    partial(
+        _refuse,
+        name="the launcher",
+        size="WORLD_SIZE",
+        way="RANK is not set: start the program by torchrun, or ",
+    ),
     partial(
         _refuse,
         name="Azure ML",
