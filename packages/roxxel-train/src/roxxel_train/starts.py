@@ -141,7 +141,7 @@ def follow(path: Path) -> Followed:
     them.
     """
     log = _Log()
-    if not path.exists():
+    if not path.is_file():
         return Followed()
     with path.open("rb") as file:
         for line in file:

@@ -513,8 +513,11 @@ class Session:
             log.end(events.end_row(step, error, spent, is_complete=is_complete))
 
     def _spent(self, folder: Path) -> Goodput | None:
-        """Return where the time of all starts went; None without a row."""
-        self._logs[-1].position()  # the rows are on the disk
+        """Return where the time of all starts went, if the log is on the disk."""
+        record = self._logs[-1]
+        record.position()  # writes the rows
+        if record.failure is not None:
+            return None
         spent = RunFolder(folder).goodput(until=time.time())
         return spent if spent.seconds else None
 
