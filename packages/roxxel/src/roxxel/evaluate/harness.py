@@ -137,8 +137,7 @@ class HarnessModel(TemplateLM):
             prompt = Prompt(tokens[:size], tokens[size:]).shortened(room)
             sequences.append((prompt.tokens + added, len(added)))
         self._say_cut(num_cut, len(requests))
-        scores = self._scorer.scores(sequences)
-        return [(score.log_likelihood, score.is_greedy) for score in scores]
+        return [*self._scorer.scores(sequences)]
 
     def loglikelihood_rolling(
         self,

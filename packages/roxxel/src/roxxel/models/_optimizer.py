@@ -207,10 +207,6 @@ def _is_average(state: Any) -> bool:
     return isinstance(state, WeightAverage | contrib.ScheduleFreeState)
 
 
-def _parameters(optimizer: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_function(optimizer)).parameters
-
-
 def _function(optimizer: str) -> Callable[..., Any]:
     return getattr(optax, optimizer, None) or getattr(contrib, optimizer)
 
@@ -219,23 +215,14 @@ def _update(
     optimizer: str, more: dict[str, Any], chosen: dict[str, Any], decays: str
 ) -> Callable[..., optax.GradientTransformation]:
     """Return the update of a recipe as a function of only the learning rate."""
-    parameters = _parameters(optimizer)
-    _check_arguments(optimizer, more, parameters)
-    mask = _masks(decays)
-    if optimizer in _COMPOSED:
-        decay = chosen.pop("weight_decay", _WEIGHT_DECAY)
-        compose = _COMPOSED[optimizer]
-        arguments = {**_DEFAULTS[optimizer], **chosen, **more}
-
-        def composed(learning_rate: Any) -> optax.GradientTransformation:
-            return compose(learning_rate, decay, mask, **arguments)
-
-        return composed
+    _check_arguments(optimizer, more)
+    function = _COMPOSED.get(optimizer) or _function(optimizer)
+    parameters = inspect.signature(function).parameters
     arguments = {**_DEFAULTS.get(optimizer, {}), **chosen, **more}
     masked_by = next((x for x in parameters if x in {"mask", "weight_decay_mask"}), "")
     if "weight_decay" in parameters and masked_by:
         arguments.setdefault("weight_decay", _WEIGHT_DECAY)
-        arguments[masked_by] = mask
+        arguments[masked_by] = _masks(decays)
     for name, value in chosen.items():
         if name not in parameters:
             raise ValueError(
@@ -247,7 +234,6 @@ def _update(
                 f"weight_decay={value} is given, but optax's {optimizer} decays "
                 'every parameter; write decays = "all" too, or leave weight_decay out'
             )
-    function = _function(optimizer)
 
     def named(learning_rate: Any) -> optax.GradientTransformation:
         return function(learning_rate=learning_rate, **arguments)
@@ -255,9 +241,8 @@ def _update(
     return named
 
 
-def _check_arguments(
-    optimizer: str, more: dict[str, Any], parameters: Mapping[str, Any]
-) -> None:
+def _check_arguments(optimizer: str, more: dict[str, Any]) -> None:
+    parameters = inspect.signature(_function(optimizer)).parameters
     of_recipe = {"learning_rate", "b1", "b2", "weight_decay", "mask"}
     of_recipe |= {"weight_decay_mask", "muon_weight_dimension_numbers"}
     of_recipe |= {name for name in parameters if name.startswith("adam_")}
@@ -273,9 +258,9 @@ def _check_arguments(
 
 def _muon(
     learning_rate: Any,
+    *,
     weight_decay: float,
     mask: Any,
-    *,
     b1: float = 0.9,
     b2: float,
     **more: Any,
@@ -302,9 +287,9 @@ def _muon(
 
 def _schedule_free_adamw(
     learning_rate: Any,
+    *,
     weight_decay: float,
     mask: Any,
-    *,
     b1: float = 0.9,
     b2: float,
     eps: float = 1e-8,
