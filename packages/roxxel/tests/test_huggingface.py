@@ -578,7 +578,7 @@ SETTINGS = {key: setting(key) for key in CHANGES}
 
 
 @pytest.mark.parametrize("first", [*ALTERATIONS, *SETTINGS])
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_every_array_of_a_folder_is_used_or_repeated_or_named(
     first: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -233,8 +233,13 @@ def test_a_backward_pass_computes_again_what_remat_says() -> None:
     assert num_products("none") < num_products("dots") < num_products("full")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("chunk", "tied"), [(7, True), (8, False), (100, True)])
+@pytest.mark.parametrize(
+    ("chunk", "tied", "dtype"),
+    [
+        *((7, True, "float32"), (7, True, "bfloat16")),
+        *((8, False, "bfloat16"), (100, True, "float32")),
+    ],
+)
 def test_chunks_change_neither_loss_nor_gradients(
     chunk: int, tied: bool, dtype: str
 ) -> None:
@@ -243,8 +248,13 @@ def test_chunks_change_neither_loss_nor_gradients(
     check_same(parts, gradients(tied=tied, dtype=dtype))
 
 
-@given(
-    st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=70),
+def numbers(count: int) -> st.SearchStrategy[list[float]]:
+    each = st.floats(-1e4, 1e4, width=32)
+    return st.lists(each, min_size=count, max_size=count)
+
+
+@given(  # each shape is compiled
+    st.sampled_from([1, 2, 70]).flatmap(numbers),
     st.sampled_from([None, np.nan, np.inf]),
 )
 def test_one_pass_finds_the_sum_of_exponentials(
@@ -517,7 +527,7 @@ def test_wrong_arguments_of_the_recipe_are_errors(
         llama(total_steps=10, **arguments)
 
 
-@pytest.mark.parametrize("queries", [1, 4, 5, 24])
+@pytest.mark.parametrize("queries", [1, 5, 24])
 def test_a_long_row_is_attended_to_as_a_short_one_is(
     queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,7 +198,7 @@ def program(folder: Path, steps: int, without: Any = None) -> Path:
 
 
 def test_the_run_of_a_program_is_trained_again_as_that_of_a_config(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     run = program(tmp_path, 7)
     mesh = config_of(open_run(run)).mesh
@@ -214,7 +214,6 @@ def test_the_run_of_a_program_is_trained_again_as_that_of_a_config(
     assert again.branches[0].distance > 0
     assert found.is_equal, str(found)
     assert found.start == 0
-    assert "bit-equal" in said(capsys, "verify", run, "--steps", "7:9")
 
 
 def test_the_steps_of_a_program_do_not_follow_the_config_of_another_start(
@@ -236,9 +235,9 @@ preset = "tiny"
     made = llama(preset="tiny", total_steps=2, peak_rate=0.5, **SIZES)
     Trainer(made[0], made[1], data, made[2], tmp_path / "run").run()
 
-    for steps in (range(2), range(1, 2)):
-        [found] = verify(tmp_path / "run", steps)
-        assert found.is_equal, str(found)
+    [found] = verify(tmp_path / "run", range(2))
+
+    assert found.is_equal, str(found)
 
 
 def test_a_phase_whose_weights_a_program_has_changed_is_one_phase(
