@@ -40,7 +40,7 @@ class Reads:
         >>> print(Reads("web", scan, 40, True, ()))
         web: no step reads 13-grams of exam.jsonl (18 tokens in 1 place are left out)
         >>> print(Reads("web", scan, 20, False, (12, 17)))
-        web: 2 of the steps before step 20 read 13-grams of exam.jsonl: 12, 17
+        web: 2 steps before step 20 read 13-grams of exam.jsonl: 12, 17
     """
 
     source: str
@@ -77,10 +77,8 @@ class Reads:
             left_out = f"{scan.num_found:,} tokens in {places} are left out"
             text = f"no step{before} reads {scan.what} ({left_out})"
         else:
-            who = f"{count:,} of the steps" if before else f"{count:,} step"
-            plural = "" if before or count == 1 else "s"
-            read = "reads" if count == 1 else "read"
-            text = f"{who}{plural}{before} {read} {scan.what}: {_listed(self.steps)}"
+            steps = f"{count:,} step{'s' * (count != 1)}{before}"
+            text = f"{steps} read {scan.what}: {_listed(self.steps)}"
         if self.unsearched is not None:
             start, stop = self.unsearched
             text += f"; tokens [{start}, {stop}) came after the scan, so scan again"
@@ -127,16 +125,9 @@ def reads_of(
             num_tokens = sizes[name]
             steps = tuple(sorted(_steps(sampler, name, scan, num_tokens, end)))
             newer = (scan.num_tokens, num_tokens)
-            found.append(
-                Reads(
-                    name,
-                    scan,
-                    end,
-                    end == sampler.total_steps,
-                    steps,
-                    newer if newer[0] < newer[1] else None,
-                )
-            )
+            unsearched = newer if scan.num_tokens < num_tokens else None
+            is_whole = end == sampler.total_steps
+            found.append(Reads(name, scan, end, is_whole, steps, unsearched))
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,9 +140,9 @@ class Fit:
 
 def least_blends(shares: Floats) -> int:
     """Return how many blends a law needs: two more than its parameters."""
-    centered = shares - shares.mean(0) if len(shares) else shares
-    free = int(np.linalg.matrix_rank(centered)) if len(shares) else 0
-    return free + 4
+    if not len(shares):
+        return 4
+    return int(np.linalg.matrix_rank(shares - shares.mean(0))) + 4
 
 
 def fit_law(name: str, law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
@@ -214,26 +215,26 @@ def best_blend(
     moves = [
         (phase * size + a, phase * size + b)
         for phase in range(phases)
-        for a in range(size)
-        for b in range(size)
-        if a != b
+        for a, b in permutations(range(size), 2)
     ]
     unit = np.zeros((len(moves), tried.shape[1]))
     for row, (a, b) in enumerate(moves):
         unit[row, a], unit[row, b] = -1, 1
-    found: list[tuple[float, int, Floats]] = []
-    for number, start in enumerate(starts):
-        here, value = start, float(predict(start[None])[0])
+
+    def is_tried(blends: Floats) -> npt.NDArray[np.bool_]:
+        return ((blends >= low - 1e-9) & (blends <= high + 1e-9)).all(1)
+
+    def descended(here: Floats) -> tuple[float, Floats]:
+        value = float(predict(here[None])[0])
         for step in (0.1, 0.05, 0.02, 0.01, 0.005):
             while True:
                 there = here + step * unit
-                inside = ((there >= low - 1e-9) & (there <= high + 1e-9)).all(1)
-                if not inside.any():
-                    break
-                values = np.where(inside, predict(there), np.inf)
+                values = np.where(is_tried(there), predict(there), np.inf)
                 best = int(values.argmin())
                 if values[best] >= value - 1e-9:
                     break
                 here, value = there[best], float(values[best])
-        found.append((value, number, here))
-    return np.clip(min(found, key=lambda each: each[:2])[2], 0, 1).round(4)
+        return value, here
+
+    _, found = min(map(descended, starts), key=lambda each: each[0])
+    return np.clip(found, 0, 1).round(4)
