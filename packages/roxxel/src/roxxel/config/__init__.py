@@ -104,6 +104,7 @@ from roxxel.config._text import (
     withdrawn_text,
 )
 from roxxel.config._trainer import (
+    NOT_LEARNED,
     NOT_REPEATED,
     AsTrained,
     declaration_of,
@@ -115,6 +116,7 @@ from roxxel.config._trust import check_trusted
 from roxxel.config._values import config_differences, config_values
 
 __all__ = [
+    "NOT_LEARNED",
     "NOT_REPEATED",
     "TOP_KEYS",
     "AsTrained",

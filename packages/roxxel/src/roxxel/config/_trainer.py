@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     from roxxel.config._declaration import RunConfig
 
 
+NOT_LEARNED = (
+    *("best_metric", "check", "checkpoint_every", "eval_every", "eval_mean"),
+    *("flops_per_token", "gc_every", "hang_after_s", "keep_every", "log_every"),
+    *("log_to", "max_to_keep", "profile", "save_path", "strict_sharding", "timeout"),
+    "verify_every",
+)
+"""Settings that change nothing that is learned."""
+
 NOT_REPEATED: Mapping[str, Any] = {
     "profile": None,
     "log_to": (),

@@ -17,6 +17,7 @@ from roxxel_train import RunFolderError
 from roxxel_train.starts import environment_differences
 
 from roxxel.config import (
+    NOT_LEARNED,
     ConfigError,
     config_differences,
     config_values,
@@ -40,12 +41,7 @@ _DEFAULT = "the default"
 
 _ASIDE = {
     *("cache", "cache_bytes", "eval", "save_path"),
-    *("trainer.best_metric", "trainer.check", "trainer.checkpoint_every"),
-    *("trainer.eval_every", "trainer.eval_mean", "trainer.flops_per_token"),
-    *("trainer.gc_every", "trainer.hang_after_s", "trainer.keep_every"),
-    *("trainer.log_every", "trainer.log_to", "trainer.max_to_keep", "trainer.profile"),
-    *("trainer.save_path", "trainer.strict_sharding", "trainer.timeout"),
-    "trainer.verify_every",
+    *(f"trainer.{name}" for name in NOT_LEARNED),
 }
 """Keys that change nothing that is learned; the keys below them do not either."""
 
@@ -169,7 +165,7 @@ def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> Ru
     # After the first that differs, an equal save is no longer shared history.
     equal = [step for step in equal if not saves or step <= saves[0].step]
     shared = [
-        *([] if common is None else [common[1]]),
+        *([common] if common else []),
         *_shared_data(fed.num_steps, rows.digests),
         *_shared_rows("losses", rows.num_losses, rows.last_loss),
         *_shared_rows("state digests", len(equal), max(equal, default=0)),
@@ -200,27 +196,19 @@ def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> Ru
     )
 
 
-def _common_past(a: Run, b: Run) -> tuple[int, str] | None:
-    """Return up to which step one run is the other's past, and a sentence on it."""
-    ids = [(run.files.record or {}).get("id") for run in (a, b)]
-    parents = [run.parent for run in (a, b)]
-    branches = [x if x is not None and x.is_branch else None for x in parents]
-    for of, by in ((0, 1), (1, 0)):
-        branch = branches[by]
-        if (
-            branch is not None
-            and branch.run_id is not None
-            and branch.run_id == ids[of]
-        ):
-            runs = (a, b)
-            step = branch.step
-            return step, f"{runs[by].path} is a branch of {runs[of].path}@{step}"
-    one, other = branches
+def _common_past(a: Run, b: Run) -> str | None:
+    """Describe how one run is the other's past, or both have one past."""
+    one, other = (run.parent for run in (a, b))
+    for run, parent, past in ((a, one, b), (b, other, a)):
+        if parent is None or not parent.is_branch or parent.run_id is None:
+            continue
+        if parent.run_id == (past.files.record or {}).get("id"):
+            return f"{run.path} is a branch of {past.path}@{parent.step}"
     if one is None or other is None or one.run_id is None:
         return None
-    if one.run_id != other.run_id:
-        return None
-    return min(one.step, other.step), f"both are branches, of {one} and {other}"
+    if one.run_id == other.run_id and one.is_branch and other.is_branch:
+        return f"both are branches, of {one} and {other}"
+    return None
 
 
 class _Rows(NamedTuple):
@@ -323,26 +311,8 @@ def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Con
     missing: dict[str, str] = {}  # each reason once, from the first step with it on
     for mark in sorted(step for step in marks if begin <= step < num_steps):
         rows = [_in_force(each, mark).row for each in starts]
-        try:
-            configs = [_config(run, row) for run, row in zip(runs, rows, strict=True)]
-        except ConfigError as error:
-            missing.setdefault(str(error), f"configs from step {mark} on: {error}")
-            continue
-        one, other = configs
-        if one is not None and other is not None:
-            values = [config_values(one), config_values(other)]
-            ignored |= _same_sources(one, other)
-        else:
-            values = _program_values(*rows)
-            without = [
-                str(run.path)
-                for run, config in zip(runs, configs, strict=True)
-                if config is None
-            ]
-            reason = (
-                f"{' and '.join(without)} had none, so of the programs only what the "
-                "logs say was compared"
-            )
+        values, reason = _values(runs, rows)
+        if reason:
             missing.setdefault(reason, f"configs from step {mark} on: {reason}")
         for key, (x, y) in config_differences(values):
             if not _is_in(key, ignored):
@@ -355,6 +325,26 @@ def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Con
         [x for key, x in found.items() if not _is_in(key, aside)],
         [x for key, x in found.items() if _is_in(key, aside)],
         [*missing.values()],
+    )
+
+
+def _values(
+    runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]
+) -> tuple[Sequence[Mapping[str, str]], str]:
+    """Return the values to compare of two starts, and why some are missing."""
+    try:
+        one, other = (_config(run, row) for run, row in zip(runs, rows, strict=True))
+    except ConfigError as error:
+        return [{}, {}], str(error)
+    if one is not None and other is not None:
+        same = _same_sources(one, other)
+        both = (config_values(each) for each in (one, other))
+        return [{k: x for k, x in v.items() if not _is_in(k, same)} for v in both], ""
+    pairs = zip(runs, (one, other), strict=True)
+    without = [str(run.path) for run, config in pairs if config is None]
+    return _program_values(*rows), (
+        f"{' and '.join(without)} had none, so of the programs only what the logs say "
+        "was compared"
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from roxxel_curriculum import Phase, Schedule
 
 from roxxel.config import (
+    NOT_LEARNED,
     NOT_REPEATED,
     ConfigError,
     EvalConfig,
@@ -38,17 +39,6 @@ if TYPE_CHECKING:
     from roxxel.config import Blend, RunConfig, SweepConfig
 
 _RUNS = "runs"
-_NO_RESULT = (
-    "checkpoint_every",
-    "keep_every",
-    "max_to_keep",
-    "timeout",
-    "hang_after_s",
-    "gc_every",
-    "verify_every",
-)
-"""Settings of the trainer that change no loss."""
-
 _SHORT = 12
 _KEY = re.compile(f"[0-9a-f]{{{_SHORT}}}")
 _MOST_SHOWN = 5
@@ -382,7 +372,9 @@ def _identity(
             if name not in {"phases", "primary"}
         },
         "trainer": {
-            n: _plain(x) for n, x in vars(shared.trainer).items() if n not in _NO_RESULT
+            n: _plain(x)
+            for n, x in vars(shared.trainer).items()
+            if n not in NOT_LEARNED
         },
         "mesh": _plain(shared.mesh),
         "eval": {
