@@ -354,7 +354,11 @@ def _replayed(
     """Return the result of a replay, and its receipt; arguments as for `replay`."""
     began_s = time.monotonic()
     folder, config, corpora = _folder(run, out), config_of(run), run.corpora()
-    chosen, before = _left_out(run, config, without)
+    chosen = listed(config, without, corpora)
+    if not chosen:
+        raise RunFolderError(
+            f"{run.path}: nothing is left out; name a document, such as web:3"
+        )
     sampler = run.sampler(("loss_mask",) if run.has_masks else ("tokens",))
     first = first_learned(sampler, corpora, chosen)
     start = find_start(run, first, step, begun_step(folder))
@@ -366,6 +370,7 @@ def _replayed(
     place = Place(folder, where, start.step, sampler.total_steps)
     text = WithdrawnText.of(folder, corpora, chosen, config.schedule)
     base = base_config(config, place, text)
+    before = _left_out_before(run, config, chosen)
     left_out = one_by_one(chosen) if each else {"without": chosen}
     # A loss that ignores the mask is refused before the control is trained.
     configs = {
@@ -404,23 +409,16 @@ def _replayed(
     return result, _receipt_of(result, run, runs[CONTROL], each=each)
 
 
-def _left_out(
-    run: Run, config: RunConfig, without: Mapping[str, Documents]
-) -> tuple[Listed, Listed]:
-    """Return what a replay leaves out, and what the run itself leaves out."""
+def _left_out_before(run: Run, config: RunConfig, chosen: Listed) -> Listed:
+    """Return what the run leaves out itself, which must be nothing that is chosen."""
     corpora = run.corpora()
-    chosen = listed(config, without, corpora)
-    if not chosen:
-        raise RunFolderError(
-            f"{run.path}: nothing is left out; name a document, such as web:3"
-        )
     before = listed(config, config.schedule.without or {}, corpora)
     for name in left_out_twice(corpora, chosen, before):
         raise RunFolderError(
             f"{run.path}: the newest config of the run already leaves out {name}, so "
             "the control would be without it too; name only what it does not leave out"
         )
-    return chosen, before
+    return before
 
 
 def _train(
