@@ -144,6 +144,27 @@ def test_a_held_out_mask_counts_from_the_start_that_reads_it(tmp_path: Path) -> 
     assert found.is_equal, str(found)
 
 
+def test_a_proxy_leaves_out_what_its_file_listed_then(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    corpus = Roxxel(tmp_path / "web_*.rox")
+    corpus.write((random.integers(0, 64, 20) for _ in range(60)), vocab_size=64)
+    (tmp_path / "tiny.py").write_text(MODEL)
+    config, listed = tmp_path / "run.toml", tmp_path / "withdrawn.txt"
+    head, _, trainer = CONFIG.partition("[eval.old]")
+    trainer = re.sub("(best_metric|eval_every).*\n", "", trainer.partition("\n\n")[2])
+    config.write_text(
+        f'{head}{trainer}[proxy]\nscale = 0.5\n\n[without]\nself = "withdrawn.txt"\n'
+    )
+    for stop, until in ((20, 2), (40, None)):
+        listed.write_text("".join(f"{document}\n" for document in range(stop)))
+        make_trainer(load_config(config)).run(until)
+    listed.write_text("59\n")
+
+    for steps in (range(6), range(2, 6)):
+        [found] = verify(tmp_path / "run", steps, trust=True)
+        assert found.is_equal, str(found)
+
+
 def test_a_save_is_missed_where_the_start_of_then_had_to_save(
     trained: Path, tmp_path: Path
 ) -> None:
