@@ -201,6 +201,11 @@ def test_a_column_that_is_new_since_the_plan_is_told_before_a_unit_is_written(
     assert names_in(tmp_path / "out") == before
 
 
+def test_without_columns_is_for_an_append(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"without_columns=\['id'\] is for exist="):
+        Roxxel(tmp_path / TARGET).write(["a"], without_columns=["id"])
+
+
 def test_a_column_that_is_written_during_an_append_is_kept_whole(
     tmp_path: Path,
 ) -> None:

@@ -372,6 +372,12 @@ class Recipe:
                     f"{name} must be one of {', '.join(choices)}, got "
                     f"{getattr(self, name)!r}"
                 )
+        if self.without_columns and self.exist != "append":
+            raise ValueError(
+                f"without_columns={[*self.without_columns]} is for "
+                'exist="append", where a corpus has columns already, but '
+                f"exist={self.exist!r}; leave it out"
+            )
         check_block_size(self.block_size)
         if self.max_shard_bytes is not None:
             num_bytes = len(metadata_json(self.metadata or {}))
