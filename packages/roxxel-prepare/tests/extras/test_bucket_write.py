@@ -375,17 +375,6 @@ def test_an_append_whose_answer_was_lost_is_a_success(bucket: Bucket) -> None:
     assert sorted(Roxxel(URL).tokens[:].tolist()) == [1, 7, 7, 7, 7, 8, 8, 8, 8]
 
 
-def test_a_commit_whose_every_answer_is_lost_is_a_success(bucket: Bucket) -> None:
-    Roxxel(URL).write([[1]], vocab_size=90)
-    bucket.set_faults(kinds=["lost"], methods=["PUT"], keys="manifest")
-
-    with soon_given_up():
-        Roxxel(URL).write([[2]], vocab_size=90, exist="append")
-
-    bucket.set_faults()
-    assert Roxxel(URL).tokens[:].tolist() == [1, 2]
-
-
 def test_clean_without_a_manifest_removes_nothing(bucket: Bucket) -> None:
     Roxxel(URL).write([[1]], vocab_size=90)
     (bucket.folder / "texts" / "web_manifest.json").unlink()

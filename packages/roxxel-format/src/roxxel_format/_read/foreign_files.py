@@ -141,6 +141,7 @@ def parse_npy_header(
 
     Raises:
         ShardError: The header is damaged, or declares items that are no tokens.
+        OSError: `read` failed.
 
     Example:
         >>> np.save("one.npy", np.arange(6, dtype=np.uint16))
@@ -152,6 +153,8 @@ def parse_npy_header(
     file: Any = SimpleNamespace(read=read)
     try:
         shape, is_fortran, dtype = _NPY_HEADERS[npy.read_magic(file)](file)
+    except OSError:
+        raise
     except Exception as error:  # numpy evaluates the header: any error is possible
         reason = str(error).partition("\n")[0]
         raise ShardError(
