@@ -147,7 +147,7 @@ def test_new_layer_goes_on_with_all_that_was_learnt(
     assert losses(run)[STEPS] == pytest.approx(expected, rel=1e-5)
     log = (run / "system.log").read_text()
     assert "checkpoints: step 4: 23 restored, 6 new, 0 dropped" in log
-    assert "new      model/blocks/2/kernel" in log
+    assert "model/blocks/2/kernel: not in the checkpoint" in log
     # The folder has steps of the old and of the new model.
     steps = [str(run / "checkpoints" / str(step)) for step in (STEPS, 2 * STEPS)]
     assert main(["ckpt", "diff", *steps]) == 3
@@ -213,7 +213,7 @@ def test_lost_layer_is_dropped_from_the_weights_that_a_run_begins_with(
     assert losses(tmp_path / "new")[0] == pytest.approx(expected, rel=1e-5)
     log = (tmp_path / "new" / "system.log").read_text()
     assert f"begins with the weights of step 4 of {trained}" in log
-    assert "dropped  model/blocks/1/kernel" in log
+    assert "model/blocks/1/kernel: only in the checkpoint" in log
     assert contents(trained) == before
 
 
@@ -264,7 +264,7 @@ def test_changed_shape_can_be_kept_fresh_and_trained_on(
         "model/out/bias",
         "model/out/kernel",
     ]
-    assert "kept     model/out/kernel: float32[4, 13] in the checkpoint" in caplog.text
+    assert "model/out/kernel: float32[4, 13] in the checkpoint" in caplog.text
     np.testing.assert_array_equal(model.out.kernel[...], fresh)
     expected = loss_by_hand(data, 0, model)
     done = trainer(data, None, model, steps=1).run()

@@ -76,7 +76,7 @@ def test_the_checkpoint_of_another_run_is_named(
 
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("checkpoint of step 40: ")
-    assert "this run did not save it" in said[-1]
+    assert "this run did not save them" in said[-1]
 
 
 def test_a_mask_that_was_replaced_is_named(
