@@ -298,7 +298,7 @@ def test_examples_of_the_reference_are_one_config() -> None:
     ("written", "module", "shown"),
     [
         ("_Every | None", "roxxel_train.config", "int | Literal['continuous'] | None"),
-        ("_Steps", "roxxel_train.trainer", "tuple[int, int]"),
+        ("_Steps", "roxxel_train.config", "tuple[int, int]"),
         ("Phase | Count", "roxxel_curriculum.schedule", "Phase | int"),
         ("Weights | Path", "roxxel_train.config", "Weights | Path"),
         ("Annotated[int, Rule(must_be='[a, b]')]", "roxxel.config", "int"),

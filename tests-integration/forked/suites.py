@@ -30,8 +30,8 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def pytest_xdist_setupnodes(specs: list[Any]) -> None:
     """Fork the workers of this run from the warm process, which has imported JAX."""
     if forked.CAN_FORK:
-        spec = f"popen//python={forked.python()}"
-        specs[:] = [type(each)(spec) for each in specs]
+        for each in specs:
+            each.python = forked.python()
 
 
 @pytest.hookimpl(trylast=True)  # after the shuffling
