@@ -693,7 +693,8 @@ class Roxxel(TokenReader):
         before it is added, and the manifest is committed last, so a copy that fails or
         is killed changes no corpus; the same call continues with the files that were
         copied. If the target is an earlier state of this corpus, only the files that it
-        lacks are copied. A target with a column of other values is another corpus.
+        lacks are copied. A target whose column has other values counts as another
+        corpus.
 
         Args:
             target: A folder or a pattern such as `wiki_*.rox`, as a path or a URL.

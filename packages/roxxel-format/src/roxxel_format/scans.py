@@ -133,7 +133,7 @@ class Scan:
         try:
             evals = Evals(**members.pop("evals"))
             evals = replace(evals, paths=tuple(evals.paths))
-            found = _checked(members.pop("found"), members["num_tokens"])
+            found = _parse_found(members.pop("found"), members["num_tokens"])
             return Scan(evals=evals, found=found, **members)
         except (TypeError, ValueError, OverflowError) as error:
             raise ShardError(
@@ -141,12 +141,12 @@ class Scan:
             ) from error
 
 
-def _checked(rows: Sequence[Sequence[int]], num_tokens: int) -> npt.NDArray[np.int64]:
-    found = np.array(rows, np.int64).reshape(len(rows), 4)
-    bounds = found[:, :2].ravel()
-    if bounds.size and (
-        (np.diff(bounds) < 0).any() or bounds[0] < 0 or bounds[-1] > num_tokens
-    ):
+def _parse_found(
+    rows: Sequence[Sequence[int]], num_tokens: int
+) -> npt.NDArray[np.int64]:
+    found = np.array(rows, np.int64).reshape(len(rows), 4)  # as in `Scan.found`
+    bounds = np.concatenate(([0], found[:, :2].ravel(), [num_tokens]))
+    if (np.diff(bounds) < 0).any():
         raise ValueError("its ranges are not in order, or leave the corpus")
     return cast("Any", found)
 

@@ -170,7 +170,7 @@ def read(
 
     Args:
         kind: A dataclass.
-        table: The table, as TOML is parsed: `false` is the None of a field.
+        table: The table, as TOML is parsed. TOML has no None, so `false` stands for it.
         where: The keys that lead to the table in its file.
         hints: What to do about some unknown keys.
 

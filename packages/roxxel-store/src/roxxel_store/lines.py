@@ -89,14 +89,16 @@ class LineFile:
             raise BlockingIOError(f"{self._path}: another writer has this file open")
 
     def begin(self) -> None:
-        """Go on after the lines of the file; a killed process may have torn the last.
+        """Continue behind the lines that the file has.
 
-        A torn line stays, as a line that readers leave out.
+        A killed process may have torn the last one. Such a line stays, and readers
+        leave it out.
         """
         last = _last_line(self._path)
         if last and not last.endswith(b"\n"):
             self.write_lines(["\n"])
             last += b"\n"
+        # `position` names the line after which this start goes on, whole or torn.
         self._crc = zlib.crc32(last)
         self._note_sync()
 

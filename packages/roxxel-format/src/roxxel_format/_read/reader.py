@@ -240,30 +240,31 @@ class CorpusReader:
     def _spans_across(self, first: npt.NDArray[np.int64], length: int) -> Spans:
         """Return the documents of windows in several shards."""
         bounds, stop = self._bounds, first + length
-        # A window is a piece of each shard that holds some of its tokens.
+        # A window has a piece in each shard that holds some of its tokens.
         first_shard = bounds.searchsorted(first, "right") - 1
-        counts = bounds.searchsorted(stop, "left") - first_shard
-        num_windows = counts.size
-        # From here on, an item for each piece: its shard, its window, its tokens.
-        number = ranges(first_shard, counts)
-        window = np.arange(num_windows).repeat(counts)
-        first = np.maximum(first[window], bounds[number])
-        stop = np.minimum(stop[window], bounds[number + 1])
-        pieces: list[npt.NDArray[np.int64]] = []
+        num_pieces = bounds.searchsorted(stop, "left") - first_shard
+        # For each piece: its shard, its window, its tokens.
+        shard_of = ranges(first_shard, num_pieces)
+        window_of = np.arange(first.size).repeat(num_pieces)
+        starts = np.maximum(first[window_of], bounds[shard_of])
+        stops = np.minimum(stop[window_of], bounds[shard_of + 1])
+        # The documents, shard by shard, and the piece of each.
         parts: list[Spans] = []
-        for shard in np.unique(number).tolist():
-            (at,) = np.nonzero((number == shard) & (first < stop))
+        pieces: list[npt.NDArray[np.int64]] = []
+        for shard in np.unique(shard_of).tolist():
+            # An empty shard between others has pieces without tokens.
+            at = np.flatnonzero((shard_of == shard) & (starts < stops))
             if at.size:
-                start = bounds[shard]
-                part = self._spans_in(shard, first[at] - start, stop[at] - start)
-                pieces.append(at.repeat(part.counts))
+                base = bounds[shard]
+                part = self._spans_in(shard, starts[at] - base, stops[at] - base)
                 parts.append(part)
-        piece = np.concatenate(pieces)  # by shard; a piece may hold several documents
-        order = piece.argsort(kind="stable")
-        window = window[piece[order]]
+                pieces.append(at.repeat(part.counts))
+        piece_of = np.concatenate(pieces)
+        counts = np.bincount(window_of[piece_of], minlength=first.size)
+        # The pieces are in order of windows, so the documents of a window get together.
+        order = piece_of.argsort(kind="stable")
         document = np.concatenate([part.document for part in parts])[order]
-        stop = np.concatenate([part.stop for part in parts])[order]
-        return Spans(np.bincount(window, minlength=num_windows), document, stop)
+        return Spans(counts, document, np.concatenate([p.stop for p in parts])[order])
 
     def _spans_in(
         self,

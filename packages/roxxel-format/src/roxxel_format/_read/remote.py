@@ -194,6 +194,7 @@ class _Request:
             self.answer = bucket.get(name, self.span, self.most_bytes)
             self._check_length(self.answer)
         except BaseException as error:  # noqa: BLE001 - the reader raises it
+            # The frames hold this request, which would hold itself by its error.
             self.error = error.with_traceback(None)
         self.done.set()
 

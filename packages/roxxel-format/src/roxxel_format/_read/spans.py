@@ -66,7 +66,9 @@ def rows_of(spans: Spans, start: int, stop: int) -> _Integers:
 
     Documents without tokens have no row.
     """
-    begins = begins_of(spans, np.array([start])) if spans.stop.size else spans.stop
+    if not spans.stop.size:  # a window of no tokens
+        return np.empty((0, 3), np.int64)
+    begins = begins_of(spans, np.array([start]))
     rows = np.column_stack((spans.document, begins, np.minimum(spans.stop, stop)))
     return rows[rows[:, 1] < rows[:, 2]]
 

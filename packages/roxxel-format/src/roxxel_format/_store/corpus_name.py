@@ -213,12 +213,12 @@ def meant(filepath: str, *, sharded: bool = False) -> str:
     """Return the path or pattern that the path of a corpus means.
 
     A pattern, a file or folder that exists, and a path that ends with a slash mean
-    themselves. So does any other path, except that `t` and `t.rox` mean the shards
-    `t_*.rox` if their manifest exists or the write is `sharded`, and that `t` means
-    the file `t.rox` if it exists.
+    themselves. Any other path is short for what exists: `t` for the file `t.rox`, and
+    `t` or `t.rox` for the shards `t_*.rox` if they have a manifest. If none of these
+    exists, it means the shards if the write is `sharded`, else itself.
 
     Raises:
-        ShardError: The file and the manifest exist.
+        ShardError: Both the file and the manifest exist.
     """
     path = Path(filepath)
     if is_pattern(filepath) or is_folder(filepath) or os.path.lexists(path):
