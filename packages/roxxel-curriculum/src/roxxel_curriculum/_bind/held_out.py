@@ -25,10 +25,10 @@ def notes_on_held_out(
     """
     for source in held_out:
         for trained in training:
-            shared = _shared(trained.reader, source.reader)
-            if shared:
+            shares = _what_it_shares(trained.reader, source.reader)
+            if shares:
                 yield (
-                    f"{label} {source.name!r} {shared} source {trained.name!r}, so its "
+                    f"{label} {source.name!r} {shares} source {trained.name!r}, so its "
                     "loss says nothing about text that the model has not seen; hold "
                     f"documents out with `{roxxel_command('prepare write --split')}`"
                 )
@@ -41,8 +41,11 @@ def notes_on_held_out(
             )
 
 
-def _shared(training: TokenReader, held_out: TokenReader) -> str:
-    """Describe what a held-out corpus shares with a training corpus, if anything."""
+def _what_it_shares(training: TokenReader, held_out: TokenReader) -> str:
+    """Return the words between the names of both corpora; none if they share nothing.
+
+    The name of the held-out corpus stands before the words.
+    """
     if {*training.versions} & {*held_out.versions}:
         return "is the training corpus of"
     trained, digests = {*training.shard_digests}, held_out.shard_digests

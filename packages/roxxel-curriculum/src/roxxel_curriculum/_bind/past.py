@@ -221,18 +221,16 @@ def _solved(declaration: Declaration, past: Solution) -> Solution:
     """Solve a declaration, and split its phases where a run has split them."""
     solver = Solver(declaration)
     for index, phase in enumerate(declaration.phases):
-        rest = phase
-        while True:
-            is_edited = rest is not phase
-            left = _split(solver, past.phases, rest, index, is_edited=is_edited)
-            if left is None:
-                solver.add(rest, index, is_edited=is_edited)
-                break
-            rest = left
+        rest, is_edited = phase, False
+        while left := _add_trained(
+            solver, past.phases, rest, index, is_edited=is_edited
+        ):
+            rest, is_edited = left, True
+        solver.add(rest, index, is_edited=is_edited)
     return solver.solution()
 
 
-def _split(
+def _add_trained(
     solver: Solver,
     entries: Sequence[ResolvedPhase],
     rest: Phase,

@@ -151,17 +151,17 @@ class SampleStream:
         stride = spans.stride(self.seq_len)
         per_round = spans.windows_per_round(self.seq_len)
         sample = first
-        while count:
+        while count:  # once for each epoch
             epoch, depth, in_epoch = self._epoch_of(sample)
-            left = spans.windows_left(self.seq_len, depth)
+            windows = spans.windows_left(self.seq_len, depth)  # of each span
             number, in_round = divmod(in_epoch, spans.num_spans * per_round)
-            for before in range(number * per_round, left, per_round):
-                per_span = min(per_round, left - before)
+            for used in range(number * per_round, windows, per_round):
+                per_span = min(per_round, windows - used)  # the last round has fewer
                 size = min(count, spans.num_spans * per_span - in_round)
-                yield Round(epoch, depth + before * stride, per_span, in_round, size)
+                yield Round(epoch, depth + used * stride, per_span, in_round, size)
                 sample += size
                 count -= size
-                in_round = 0
+                in_round = 0  # only the first round may begin inside
                 if not count:
                     return
 

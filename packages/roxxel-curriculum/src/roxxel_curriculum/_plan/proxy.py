@@ -19,7 +19,7 @@ from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum.phase import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from roxxel_curriculum._order.rounds import Spans
     from roxxel_curriculum._plan.plan import Plan
@@ -123,37 +123,60 @@ def proxy_phases(
     solver = Solver(declaration)
     phases: list[Phase] = []
     wanted: dict[str, float] = dict.fromkeys(whole.source_names, 0.0)
-    read = dict(wanted)
+    read = wanted
     for phase in whole.phases:
-        for name, count in phase.counts(phase.num_samples).items():
-            wanted[name] += count * phase.seq_len * scale
-        # Skipped data counts as read, and a proxy skips nothing.
-        # A source that no phase reads must still be named, by the weight 0.
-        weights = {**dict.fromkeys(whole.source_names, 0), **phase.weights}
-        about = floor(phase.num_samples // phase.batch_size * scale)
-        best: tuple[float, Phase, dict[str, float]] | None = None
-        for steps in range(max(1, about - 1), about + 3):
-            declared = Phase(steps, phase.batch_size, phase.seq_len, weights)
-            try:
-                solved = solver.solve(declared, phase.index)
-            except CurriculumError as error:
-                if best is None:
-                    raise _too_small(scale, str(error)) from error
-                break  # The part of a source is read to its end.
-            after = dict(read)
-            for name, count in solved.counts(solved.num_samples).items():
-                after[name] += count * phase.seq_len
-            error = max(abs(after[name] - wanted[name]) for name in wanted)
-            if solved.steps and (best is None or error < best[0]):
-                best = error, declared, after
-        if best is None:
+        wanted = _tokens_after(wanted, phase, scale)
+        choices = [
+            (declared, _tokens_after(read, solved))
+            for declared, solved in _near_share(
+                solver, phase, whole.source_names, scale
+            )
+        ]
+        if not choices:
             break
-        _, declared, read = best
+        declared, read = min(choices, key=lambda each: _distance(each[1], wanted))
         phases.append(declared)
         solver.add(declared, phase.index)
     if not phases:
         raise _too_small(scale, "a source runs out in the first step")
     return phases
+
+
+def _near_share(
+    solver: Solver, phase: ResolvedPhase, names: Iterable[str], scale: float
+) -> Iterator[tuple[Phase, ResolvedPhase]]:
+    """Yield a phase, shortened to some numbers of steps near its share, and solved."""
+    # A source that no phase reads must still be named, by the weight 0.
+    weights = {**dict.fromkeys(names, 0), **phase.weights}
+    # Skipped data counts as read, and a proxy skips nothing.
+    about = floor(phase.num_samples // phase.batch_size * scale)
+    has_any = False
+    for steps in range(max(1, about - 1), about + 3):
+        declared = Phase(steps, phase.batch_size, phase.seq_len, weights)
+        try:
+            solved = solver.solve(declared, phase.index)
+        except CurriculumError as error:
+            if not has_any:
+                raise _too_small(scale, str(error)) from error
+            return  # The part of a source is read to its end.
+        if solved.steps:  # none if a source has run out, which stops the run
+            has_any = True
+            yield declared, solved
+
+
+def _tokens_after(
+    before: Mapping[str, float], phase: ResolvedPhase, scale: float = 1
+) -> dict[str, float]:
+    """Return the tokens read from each source once a phase has read its part too."""
+    counts = phase.counts(phase.num_samples)
+    return {
+        name: tokens + counts.get(name, 0) * phase.seq_len * scale
+        for name, tokens in before.items()
+    }
+
+
+def _distance(read: Mapping[str, float], wanted: Mapping[str, float]) -> float:
+    return max(abs(read[name] - wanted[name]) for name in wanted)
 
 
 def _too_small(scale: float, reason: str) -> CurriculumError:
