@@ -135,8 +135,8 @@ class RemoteDataset:
 
 def _fetch_here(key: str, pickled: bytes | None, indices: Sequence[int]) -> Any:
     """Return the items at `indices`; None if this process lacks the dataset."""
-    process_id, dataset = _datasets.get(key, (None, None))
-    if dataset is None or process_id != os.getpid():
+    stored_by, dataset = _datasets.get(key, (None, None))
+    if dataset is None or stored_by != os.getpid():  # not one that a fork inherited
         if pickled is None:
             return None
         while len(_datasets) >= _MAX_KEPT:

@@ -93,10 +93,12 @@ def feed(
         _check(config, steps.sampler)
 
         def training_loop_iteration(*arguments: Any) -> Any:
-            # Here, because MaxText calls an error of its iterator the end of a run.
+            # The log is opened and written here, not in the iterator, because MaxText
+            # takes an error of its iterator for the end of the data.
             is_first = jax.process_index() == 0
             steps.log_to(record, checkpoints=config.checkpoint_dir, writes=is_first)
-            # MaxText itself has waited for the losses before the last step.
+            # The newest step may still run, and its loss would make MaxText wait. For
+            # the losses before it MaxText has waited itself.
             steps.write(steps.step - 1)
             metrics = iterate(*arguments)
             steps.note(loss=metrics["scalar"]["learning/loss"])

@@ -236,7 +236,8 @@ def _begin_worker(pickled: bytes, is_of_command: bool) -> None:
 def _end_with_parent() -> None:
     """End this process when the parent has ended, even if the parent was killed.
 
-    A worker waits for work on a pipe that the other workers keep open.
+    Without this a worker would wait for ever: the pipe that brings its work does not
+    close with the parent, because the other workers have it open too.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -79,9 +79,11 @@ def split(
 
 def _recipe_of(corpus: Roxxel, max_shard_bytes: int | None, exist: Exist) -> Recipe:
     """Return the arguments that write the documents of a corpus as they are."""
-    separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
-    not_copied = {"arguments", "created_by", "separator"}
-    not_copied |= {"input_files", "skipped", "tokenizer_file"}
+    first, with_separator = corpus.documents[0], corpus.documents.with_separator[0]
+    separator = with_separator[first.size :]
+    # What a write records itself, and what is true of the inputs of the source only.
+    not_copied = {"arguments", "created_by", "separator", "tokenizer_file"}
+    not_copied |= {"input_files", "skipped"}
     metadata = corpus.metadata
     return Recipe(
         separator=separator.tobytes() or None,

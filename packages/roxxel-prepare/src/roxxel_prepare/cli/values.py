@@ -41,10 +41,10 @@ def part(text: str) -> tuple[int, int]:
 
 def lengths(text: str) -> list[int]:
     """Parse lengths `513,1025,4097`, which ascend."""
-    found = [int(each) for each in text.split(",") if each.strip().isdecimal()]
-    with contextlib.suppress(ValueError):
-        if len(found) == text.count(",") + 1:
-            return checked_buckets(found)
+    parts = [each.strip() for each in text.split(",")]
+    if all(each.isdecimal() for each in parts):
+        with contextlib.suppress(ValueError):
+            return checked_buckets([int(each) for each in parts])
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a list of lengths that ascend, such as 513,1025,4097"
     )
