@@ -128,6 +128,23 @@ def test_another_shape_is_an_error_that_names_the_leaf(
         reading.restore(on_mismatch="ignore")  # pyright: ignore[reportArgumentType] - the point
 
 
+def test_leaves_of_another_shape_are_counted_without_new_ones(folder: Path) -> None:
+    live = make(depth=3, width=16)
+    reading = Checkpointer(folder, *live)
+
+    with pytest.raises(CheckpointMismatchError) as error:
+        reading.restore()
+    reading.restore(on_mismatch="keep")
+
+    report = reading.report
+    assert report is not None
+    assert report.new
+    number = len(report.mismatched)
+    text = str(error.value)
+    assert f"{number} leaves have another shape" in text
+    assert f"; and {number - 1} more)" in text
+
+
 def test_reason_and_remedy_of_a_mismatch_come_apart(folder: Path) -> None:
     with pytest.raises(CheckpointMismatchError) as caught:
         Checkpointer(folder, *make(depth=1)).restore(strict=True)

@@ -190,9 +190,10 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
             "omit strict=True to restore the leaves that match",
         )
     if report.mismatched and options.on_mismatch == "error":
+        counted = dataclasses.replace(report, new=(), dropped=())
         raise CheckpointMismatchError(
             f"{location}: {_number_of(report.mismatched)} another shape or dtype "
-            f"({_listed(_differences(report), 1)})",
+            f"({_listed(_differences(counted), 1)})",
             "build the model with the saved sizes, or keep the values that it has now "
             'in these leaves with Checkpointer.restore(on_mismatch="keep")',
         )
