@@ -21,6 +21,7 @@ prepare_streams()
 opened = os.open("/dev/zero", os.O_RDONLY)
 print("caf\\u00e9", flush=True)
 print(opened > 2, file=sys.stderr)
+sys.exit(opened <= 2)
 """
 
 

@@ -563,10 +563,14 @@ def prepare_streams() -> None:
     """Make both streams usable; call this function first in a command.
 
     A warning, such as that of a library, is printed as one line from now on. A daemon
-    may start a program without standard output (`>&-`): the text then goes nowhere. A
-    character that a stream cannot encode is printed as its escape.
+    may start a program without standard output (`>&-`): the text then goes nowhere, and
+    no file that the program opens takes the place of the stream. A character that a
+    stream cannot encode is printed as its escape.
     """
     warnings.showwarning = show_warning
+    # `open` returns the lowest free descriptor, so each stream takes its own, in order.
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123 - as below
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
