@@ -150,6 +150,17 @@ def test_resuming_a_stream_past_its_end_is_an_error(
             next(iter(late))
 
 
+def test_a_stream_is_gone_through_once() -> None:
+    begun: list[int] = []
+
+    def items() -> Iterator[int]:
+        begun.append(0)
+        yield from range(100)
+
+    assert len(list(Dataloader(StreamingDataset(items), 10))) == 10
+    assert len(begun) == 1
+
+
 def test_a_finished_stream_that_seeks_is_not_read_again() -> None:
     asked: list[int] = []
 

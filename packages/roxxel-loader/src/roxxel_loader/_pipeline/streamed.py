@@ -122,8 +122,8 @@ class StreamedItems:
                 self._check_no_batch(len(raw), step, epoch)
             epoch += 1
         # Reading began at `start`, and found nothing: the stream ends there, or before.
-        is_past = self._epochs == 1 and not self._has_step(step - 1)
-        if step < self._start or (step == self._start and is_past):
+        is_unread = step == self._start and self._epochs == 1
+        if step < self._start or (is_unread and not self._has_step(step - 1)):
             raise PastEndError(
                 f"start_step is {self._start}, after the last step of the stream in "
                 f"epochs={self._epochs}; raise epochs"
