@@ -224,6 +224,7 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         ({"phases": None}, "phases must be a list, each entry a Phase"),
         ({"phases": Phase(1, 1, 9)}, r"a Phase \(a table in TOML\), got Phase"),
         ({"phases": Endless()}, "phases must be a list, each .*got .*Endless"),
+        ({"phases": reader()}, "phases must be a list, each .*got .*PositionReader"),
         ({"mix_streamers": [1]}, "mix_streamers must map names to token readers"),
         ({"mix_streamers": {"": 1}}, "name must be a non-empty str"),
         ({"policies": ["drop"]}, "policies must be a table"),

@@ -339,7 +339,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(x) for key, x in cast("dict[Any, Any]", value).items()}
     kind = getattr(getattr(value, "dtype", None), "kind", "")
-    if kind and kind in "biuf" and value.shape == ():
+    if kind and kind in "biuf" and getattr(value, "shape", None) == ():
         return value.item()
     return value
 
