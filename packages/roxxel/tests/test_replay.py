@@ -444,6 +444,19 @@ def test_a_corpus_that_has_grown_is_read_as_the_run_has_read_it(
     assert found.comparison.is_equal, str(found)
 
 
+def test_a_proxy_is_trained_without_the_document(project: Path, tmp_path: Path) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "run")
+    text = CONFIG.replace("longest = 1000", "longest = 100")
+    (tmp_path / "run.toml").write_text(f"{text}\n[proxy]\nscale = 0.5\n")
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+
+    found = replay(tmp_path / "run", {"self": [LONG]}, step=0)
+
+    assert found.comparison.is_equal, str(found)
+    assert found.branches[0].distance > 0
+
+
 def test_other_masks_than_the_run_has_read_are_named(
     project: Path, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ from roxxel_curriculum._plan.proxy import (
 )
 from roxxel_curriculum._plan.solution import Declaration
 from roxxel_curriculum._plan.solver import solve
-from roxxel_curriculum._plan.withdrawn import Withdrawal, continued, in_force
+from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
@@ -162,7 +162,6 @@ class Curriculum:
         self._solution = _solved(self._declaration)
         # The curriculum of which this is a proxy, and the arguments of `proxy`.
         self._proxy_of: tuple[Curriculum, dict[str, Any]] | None = None
-        self._left_out: Mapping[str, Withdrawal] | None = None  # of a proxy
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -390,26 +389,20 @@ class Curriculum:
             (257, 129)
         """
         state = checked_state(state)
-        again: Curriculum = copy(self)
-        left_out = [*map(Withdrawal.from_json, state.get("without", ()))]
-        again._left_out = in_force(left_out, state["step"])
-        return again._over(as_read(again._declared(state), state))
+        return self._over(as_read(self._declared(state), state))
 
     def _declared(self, state: Mapping[str, Any]) -> Declaration:
         """Return the declaration for the run of a checked state.
 
         A proxy is a function of its whole sources. So after one has grown, it is made
-        again from the versions of which it was made for this run. The state counts
-        what the run left out in the tokens of the proxy's parts.
+        again from the versions of which it was made for this run.
         """
         if self._proxy_of is None:
             return self._declaration
         whole: Curriculum = self._proxy_of[0]
         then = whole._over(as_made(whole._declaration, state))
         made: Curriculum = then.proxy(**self._proxy_of[1]).curriculum
-        if self._left_out is None:
-            return made._declaration
-        return replace(made._declaration, without=self._left_out)
+        return made._declaration
 
     def _over(self, declaration: Declaration) -> Curriculum:
         """Return this curriculum with a declaration that reads other data."""
