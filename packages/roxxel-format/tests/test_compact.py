@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -343,6 +344,20 @@ def test_what_cannot_be_compacted_is_refused(
     with pytest.raises(ValueError, match="max_shard_bytes must be at least 1, got 0"):
         Roxxel(tmp_path / "c").compact(max_shard_bytes=0)
     assert short(names_in(tmp_path / "c")) == ["c_000.rox", "c_manifest.json"]
+
+
+def test_shards_whose_manifest_is_lost_become_no_leftovers(tmp_path: Path) -> None:
+    [path] = corpus_of(tmp_path, documents_of(5)).paths
+    copy = tmp_path / "copy" / Path(path).name
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    corpus = Roxxel(tmp_path / "copy" / "c_*.rox")
+
+    for change in (corpus.compact, lambda: corpus.write(documents_of(3))):
+        with pytest.raises(ShardError, match="--adopt"):
+            change()
+
+    assert [*copy.parent.iterdir()] == [copy]
 
 
 def test_a_copy_of_an_earlier_state_is_brought_up_to_date(tmp_path: Path) -> None:

@@ -93,10 +93,12 @@ def compact(
 ) -> Compaction:
     """Merge small shards; see `Roxxel.compact`."""
     place = place_of(filepath, timeout_s).as_place("there is nothing to merge")
+    # `enter` makes the lock file of a first write, by which shards whose manifest is
+    # lost would be leftovers. So a corpus must exist.
+    contents = open_corpus(filepath, None, timeout_s)
+    manifest = contents.manifest
     with ExitStack() as resources:
         place.enter(resources)
-        contents = open_corpus(filepath, None, timeout_s)
-        manifest = contents.manifest
         groups = _groups(manifest, max_shard_bytes, place.planned_shards(manifest))
         new = _NewFiles(place, contents, manifest, groups, progress)
         if not new.merged:
