@@ -240,7 +240,10 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
 
     def is_refused(*words: str) -> bool:
         assert main(["write", *words, "--exist", "append"]) == 1
-        return command in capsys.readouterr().err
+        said = capsys.readouterr().err
+        # Of a corpus with columns or bins, that command would be refused.
+        assert "with columns or bins, write two new corpora with --split" in said
+        return command in said
 
     assert is_refused(str(kept), *with_split)
     assert is_refused(str(kept), *plain)

@@ -272,10 +272,12 @@ class Side(NamedTuple):
 
     def how_to_append(self) -> str:
         """Describe how to add documents to both sides of the split."""
-        command = f"prepare write KEPT NEW --split {self.name}={self.share}"
+        split = f"--split {self.name}={self.share}"
+        command = roxxel_command(f"prepare write KEPT NEW {split} --exist append")
         return (
             "write the new documents into a corpus NEW of their own, and divide it by "
-            f"the same rule with `{roxxel_command(command)} --exist append`"
+            f"the same rule with `{command}`; with columns or bins, write two new "
+            f"corpora with {split}"
         )
 
     @staticmethod
