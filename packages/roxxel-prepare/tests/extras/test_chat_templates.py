@@ -258,13 +258,16 @@ PRINTING = [
     "{{ '%s' | format(m.calls) }}",
     "{{ '{}'.format(m.calls) }}",
     "{{ m.calls | map('string') | join }}",
+    "{{ m.calls[0].a }}",
+    "{{ m.calls[0].a | string }}",
+    "{{ m.calls[0].b }}",
 ]
 
 
 @pytest.mark.parametrize("printing", PRINTING)
 def test_what_python_would_spell_is_refused(render: Render, printing: str) -> None:
     template = f"{{% for m in messages %}}{{{{ m.content }}}}{printing}{{% endfor %}}"
-    calls = [{"a": None}]
+    calls = [{"a": None, "b": True}]
     chat = [message | {"calls": calls} for message in PAIR]
 
     with pytest.raises(ValueError, match="as Python spells it"):

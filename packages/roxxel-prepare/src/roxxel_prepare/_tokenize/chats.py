@@ -41,7 +41,7 @@ import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 
-from roxxel_prepare._tokenize.values import as_value, name_of
+from roxxel_prepare._tokenize.values import as_value, name_of, printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -465,12 +465,17 @@ def _compiled(text: str) -> _Compiled:
             sort_keys=sort_keys,
         )
 
+    def to_text(value: object) -> str:
+        return str(printed(value))
+
     environment: Any = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, extensions.loopcontrols],
+        finalize=printed,
     )
     environment.filters["tojson"] = to_json
+    environment.filters["string"] = to_text
     environment.globals["raise_exception"] = refuse
     tree = environment.parse(text)
     meta: Any = importlib.import_module("jinja2.meta")

@@ -1,8 +1,9 @@
-"""The values of a chat as a template gets them: JSON whose lists are never printed.
+"""The values of a chat as a template gets them: JSON that is printed as JSON, or never.
 
 If a template printed a list or an object, it would print Python's spelling, such as
 `[{'type': 'text'}]`: the template is for texts, and the chat has lists of parts. So
-these values raise an error wherever a template turns them into text.
+these values raise an error wherever a template turns them into text. For null, true and
+false, whose types cannot be subclassed, `printed` raises it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,7 @@ class _Unprinted:
     __slots__ = ()
 
     def __str__(self) -> str:
-        raise SpellingError(
-            f"it prints {name_of(self)} as Python spells it; print its texts, or pass "
-            "it through tojson"
-        )
+        raise _spelt(self)
 
     def __format__(self, _: str) -> str:
         return str(self)
@@ -74,3 +72,23 @@ def name_of(value: object) -> str:
     kinds = {"str": "a text", "_Table": "an object", "_List": "a list"}
     kind = type(value).__name__
     return kinds.get(kind, f"a {kind}")
+
+
+def printed(value: Any) -> Any:
+    """Return a value that a template prints; null, true and false raise an error.
+
+    A table has null for each argument that a call lacks.
+
+    Raises:
+        SpellingError: This is null, true or false.
+    """
+    if value is None or isinstance(value, bool):
+        raise _spelt(value)
+    return value
+
+
+def _spelt(value: object) -> SpellingError:
+    return SpellingError(
+        f"it prints {name_of(value)} as Python spells it; print its texts, or pass "
+        "it through tojson"
+    )
