@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from lm_eval.tasks import TaskManager
 from roxxel.cli import main
+from roxxel.cli._runs import model_of
 from roxxel.evaluate.results import evaluations_of
 from roxxel.evaluate.scoring import Scorer
 from roxxel.models import Llama, LlamaConfig
@@ -193,8 +194,15 @@ def test_a_run_is_evaluated_on_a_task_of_its_own(
     exam = ("--against", str(tmp_path / "exam.txt"), "--out", receipt)
     said(capsys, "scan", str(tmp_path / "text.rox"), *exam)
 
+    read: list[int | None] = []
+    monkeypatch.setattr(
+        "roxxel.cli._eval.model_of",
+        lambda of_run, step, model: read.append(step) or model_of(of_run, step, model),
+    )
+
     shown = json.loads(said(capsys, "eval", run, *wanted, "--scan", receipt, "--json"))
 
+    assert read == [2]  # the step that is named, whatever the run saves meanwhile
     [(step, results)] = evaluations_of(tmp_path / "run").items()
     assert step == 2
     assert results["hamlet"]["samples"] == 2

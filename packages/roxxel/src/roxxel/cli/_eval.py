@@ -81,9 +81,10 @@ def eval(  # noqa: A001 - the name of the command
     of_run = opened(name, source, trust=trust)
     corpora = of_run.corpora()
     codec = codec_of_run(corpora, name, tokenizer)
+    # Of this step, whatever the run saves while the weights are read.
+    step = of_run.files.saved_step if step is None else step
     made = model_of(of_run, step, model)
-    if step is None:
-        step = of_run.checkpoints[-1].step
+    assert step is not None  # noqa: S101 - a run without a checkpoint is refused
     ends = ends_of(corpora, made, codec)
     if not codec.before:
         why = "a text is scored from this token on: it must be one"
