@@ -664,8 +664,8 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ('model = "tiny:make"\n', "", "has no model, which training needs"),
-        ('save_path = "run"\n', "", "has no save_path, which training needs"),
+        ('model = "tiny:make"\n', "", 'needs; write model = "module:function"'),
+        ('save_path = "run"\n', "", 'training needs; write save_path = "runs/first"'),
         ("tiny:make", "tinny:make", "model names the module 'tinny', which is neither"),
         (
             "tiny:make",

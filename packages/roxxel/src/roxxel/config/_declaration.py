@@ -236,10 +236,12 @@ class RunConfig:
 
     def needed(self, *names: str) -> None:
         """Raise ConfigError unless each of these keys, which training needs, is set."""
+        examples = {"model": '"module:function"', "save_path": '"runs/first"'}
         for name in names:
             if getattr(self, name) is None:
                 raise ConfigError(
-                    f"{self.file}: has no {name}, which training needs; write {name}"
+                    f"{self.file}: has no {name}, which training needs; write {name} "
+                    f"= {examples[name]}"
                 )
 
     @property
