@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tracemalloc
 from bisect import bisect_right
 from itertools import chain
 from pathlib import Path
@@ -498,6 +499,23 @@ def test_a_plan_says_that_a_withdrawn_source_is_not_read() -> None:
     assert (
         Curriculum(reader(), [Phase(9, 4, 129)]).plan().diff(never.plan()).step is None
     )
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "ids.txt"])
+def test_a_file_of_many_documents_takes_little_memory(
+    tmp_path: Path, name: str
+) -> None:
+    numbers = np.arange(0, 400_000, 2)
+    path = tmp_path / name
+    np.save(path, numbers) if name == "ids.npy" else np.savetxt(path, numbers, "%d")
+    tracemalloc.start()
+
+    with pytest.raises(CurriculumError, match="document 399998 of source 'web'"):
+        curriculum(without={"web": path})
+
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 150 * numbers.size
 
 
 def test_many_withdrawn_documents_are_a_small_state() -> None:

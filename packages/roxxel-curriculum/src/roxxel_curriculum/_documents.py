@@ -125,23 +125,24 @@ def _withdrawal(given: Any, source: str, reader: TokenReader | None) -> Withdraw
             f"{where} must be integers, ranges, an array, or the path of a file, got "
             f"{given!r}"
         )
-    documents: list[Any] = []
+    documents: list[tuple[int, int]] = []
+    of_files: list[npt.NDArray[np.int64]] = []
     tokens: list[tuple[int, int]] = []
     for each in cast("Iterable[Any]", given):
         if is_listed_path(each) or each is whole:
             assert reader is not None  # noqa: S101 - the caller leaves paths out
             of_file, of_tokens = _of_file(Path(each), where, reader)
-            documents += of_file
+            of_files.append(of_file)
             tokens += of_tokens
         elif isinstance(each, str) and each.startswith("tokens:"):
             tokens.append(_token_range(each, where))
         else:
             documents.append(_bounds(each, where))
-    return Withdrawal(0, source, _index_set(documents), _index_set(tokens))
+    return Withdrawal(0, source, _index_set(documents, *of_files), _index_set(tokens))
 
 
-def _index_set(bounds: Any) -> IndexSet:
-    both = np.array(bounds, np.int64).reshape(-1, 2)
+def _index_set(bounds: Any, *more: npt.NDArray[np.int64]) -> IndexSet:
+    both = np.concatenate([np.array(bounds, np.int64).reshape(-1, 2), *more])
     return IndexSet(both[:, 0], both[:, 1])
 
 
@@ -172,7 +173,7 @@ def _of_array(documents: npt.NDArray[Any], where: str) -> npt.NDArray[np.int64]:
 
 def _of_file(
     path: Path, where: str, reader: TokenReader
-) -> tuple[list[Any], list[tuple[int, int]]]:
+) -> tuple[npt.NDArray[np.int64], list[tuple[int, int]]]:
     """Return the documents and the ranges of tokens that a file names.
 
     It is a `.npy` array, the `.json` receipt of a scan of this source, or a text with
@@ -187,7 +188,7 @@ def _of_file(
         file = os.fdopen(open_file(path, CurriculumError, _REMEDY), "rb")
         try:
             with file:
-                return _of_array(np.load(file, allow_pickle=False), where).tolist(), []
+                return _of_array(np.load(file, allow_pickle=False), where), []
         except (EOFError, TypeError, ValueError) as error:
             raise CurriculumError(
                 f"{path}: is not a list of documents ({error}); save a flat array of "
@@ -201,7 +202,7 @@ def _of_file(
                 f"fingerprint is {scan.corpus}, theirs {reader.fingerprint}); scan "
                 "this source"
             )
-        return [], scan.ranges
+        return np.empty((0, 2), np.int64), scan.ranges
     numbers: list[int] = []
     tokens: list[tuple[int, int]] = []
     data = read_file(path, _MAX_BYTES, CurriculumError, _REMEDY)
@@ -221,7 +222,7 @@ def _of_file(
                 "document; write one number on each line"
             )
         numbers.append(int(text))
-    return [(number, number + 1) for number in numbers], tokens
+    return _of_array(np.array(numbers, np.int64), where), tokens
 
 
 def _bounds(value: Any, where: str) -> tuple[int, int]:
