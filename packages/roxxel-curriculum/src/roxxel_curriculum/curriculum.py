@@ -462,11 +462,30 @@ def _solved(declaration: Declaration) -> Solution:
     Raises:
         CurriculumError: The sources cannot meet the schedule.
     """
-    solution = solve(declaration)
+    try:
+        solution = solve(declaration)
+    except CurriculumError as error:
+        raise CurriculumError(f"{error}{_earlier_longest(declaration)}") from error
     names = solution.source_names
     check_all_named(declaration.phases, names)
     withdrawals = continued((), declaration.without, names, 0)
     return replace(solution, withdrawals=withdrawals)
+
+
+def _earlier_longest(declaration: Declaration) -> str:
+    """Return the remedy for a run that began without the longest phase, or ""."""
+    longest = declaration.resolved_longest
+    shorter = [x.seq_len for x in declaration.phases if x.seq_len < longest]
+    if declaration.longest is not None or not shorter:
+        return ""
+    try:
+        solve(replace(declaration, longest=max(shorter)))
+    except CurriculumError:
+        return ""
+    return (
+        f"; a run that began without the sequences of {longest} tokens can go on: "
+        f"declare longest={max(shorter)}, with which it began"
+    )
 
 
 def _left_out(declaration: Declaration, solution: Solution) -> Iterator[str]:
