@@ -138,6 +138,7 @@ def test_end_of_the_first_process_ends_the_other(
         ("error@before:1", "process 1 failed: OSError: the disk is gone"),
         ("error@after:1", "process 1 failed: OSError: the disk is gone"),
         ("error@before:0", "process 0 failed: OSError: the disk is gone"),
+        ("exit@before:1", "process 1 failed: its program ended while other processes"),
         ("exit@after:0", "process 0 failed: its program ended while other processes"),
         (
             "checkpoint_every=0:1",

@@ -44,6 +44,7 @@ drill.write(pathlib.Path(sys.argv[1]))
 LAST, OTHERS = "LAST", "OTHERS"
 CASES: Mapping[str, Sequence[str]] = {
     "raises before": [f"error@before:{LAST}"],
+    "exits before": [f"exit@before:{LAST}"],
     "refuses an argument": [f"checkpoint_every=0:{LAST}"],
     "raises after": [f"error@after:{LAST}"],
     "models differ": [f"arrays=1:{LAST}"],

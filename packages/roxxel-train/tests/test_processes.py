@@ -613,7 +613,7 @@ def test_who_returns_late_from_a_meeting_is_not_failed_by_a_program_that_has_end
     monkeypatch.setattr(Watcher, "_has_service", lambda _: True)
     store = Store()
     own: Any = Watcher(cast("Any", Service(1, store)))
-    Watcher(cast("Any", Service(2, store))).news.post("left", 2)
+    Watcher(cast("Any", Service(2, store))).news.post("left", 2, True)
     own.news.post("bye")
 
     with own.needing_all():  # in the last barrier, which all have passed

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax._src import distributed
+from jax._src import distributed, xla_bridge
 
 from roxxel_ckpt import errors
 from roxxel_ckpt.activity import doing
@@ -275,6 +275,23 @@ def coordination_service() -> CoordinationService | None:
     return CoordinationService(
         state.process_id, state.num_processes or 1, state.client, host
     )
+
+
+def has_devices() -> bool:
+    """Return whether this process has initialised its devices; does not wait.
+
+    Initialising the devices waits for all other processes.
+    """
+    return not is_finding_devices() and xla_bridge.backends_are_initialized()
+
+
+def is_finding_devices() -> bool:
+    """Return whether a thread of this process is initialising its devices."""
+    lock = xla_bridge._backend_lock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - JAX has no function for this
+    is_free = lock.acquire(blocking=False)
+    if is_free:
+        lock.release()
+    return not is_free
 
 
 def process_index() -> int:

@@ -6,7 +6,8 @@ until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
 - its connection is closed (`roxxel_train._together.links`): the process has died;
-- its program ends while other processes are in a trainer.
+- its program ends while other processes are in a trainer, or while JAX initializes
+  their devices.
 
 A process that is only slow ends nothing. If the others have waited for it for a minute,
 process 0 writes a line that names the process and what it does, and another line
@@ -52,6 +53,8 @@ import jax
 from roxxel_ckpt.activity import activities
 from roxxel_ckpt.coordination import (
     coordination_service,
+    has_devices,
+    is_finding_devices,
 )
 from roxxel_ckpt.errors import OtherProcessError
 from roxxel_store.errors import is_ours
@@ -180,7 +183,8 @@ class Watcher:
         self._lives: dict[int, Life] = {}
         self._holders = Holders()
         self._dead: dict[int, str] = {}
-        self._left: dict[int, float] = {}  # when their programs ended
+        # When their programs ended, and whether they had found their devices.
+        self._left: dict[int, tuple[float, bool]] = {}
         self.own_times: dict[int, tuple[int, float]] = {}
 
     def start(self) -> None:
@@ -334,7 +338,7 @@ class Watcher:
                 if kind == "failed":
                     self.end("")
                 elif kind == "left":
-                    self._left[values[0]] = time.monotonic()
+                    self._left[values[0]] = time.monotonic(), values[1]
                 elif self._listen is not None:
                     self._listen(number, kind, *values)
             except Exception as error:  # noqa: BLE001 - ends the program
@@ -379,8 +383,11 @@ class Watcher:
         for process, how in sorted(self._dead.items()):
             if process not in self._left and (self._num_needs or not self._has_run):
                 self.end(f"process {process} failed: {how}{self._during(process)}")
-        for process, left_at_s in sorted(self._left.items()):
-            if self._num_needs and time.monotonic() - left_at_s >= _CAUSE_S:
+        for process, (left_at_s, had_devices) in sorted(self._left.items()):
+            if time.monotonic() - left_at_s < _CAUSE_S:
+                continue
+            # JAX initializes the devices of all processes together.
+            if self._num_needs or (not had_devices and is_finding_devices()):
                 self.end(
                     f"process {process} failed: its program ended while other "
                     f"processes wait for it; read the output of process {process}"
@@ -427,7 +434,7 @@ class Watcher:
         self._is_leaving = True
         if self._has_service():
             with suppress(Exception):
-                self.news.post("left", self.index)
+                self.news.post("left", self.index, has_devices())
                 self.service.barrier(f"{_KEYS}/exit", _EXIT_S)
                 self.news.post("bye")
         self._closed.set()
