@@ -59,6 +59,11 @@ OBJECTS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("no optimizer", {"optimizer": None}, "optimizer is None.*nnx.Optimizer"),
     (
+        "ModelAndOptimizer",
+        {"optimizer": nnx.ModelAndOptimizer(MODEL, TX)},
+        "optimizer is a ModelAndOptimizer; .*nnx.Optimizer\\(model",
+    ),
+    (
         "optimizer of another model",
         {"optimizer": wider()},
         "for another model; make",

@@ -71,7 +71,8 @@ def check_optimizer(optimizer: Any, where: str = "optimizer is") -> None:
             f"{where} an optax transformation; give an nnx.Optimizer around it: "
             + _WRAPPED.format("transformation")
         )
-    if not isinstance(optimizer, nnx.Optimizer):
+    own = getattr(nnx, "ModelAndOptimizer", ())  # holds a model of its own
+    if not isinstance(optimizer, nnx.Optimizer) or isinstance(optimizer, own):
         what = "None" if optimizer is None else f"a {type(optimizer).__name__}"
         raise TypeError(
             f"{where} {what}; give the nnx.Optimizer of the model: "
