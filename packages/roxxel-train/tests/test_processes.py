@@ -34,7 +34,7 @@ from roxxel_train._together.watcher import Watcher
 from .helpers import pair, trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from roxxel_train import ModelState
@@ -555,9 +555,9 @@ def test_hanging_step_of_a_run_is_in_its_log(
     assert "hang_at_the_third" in log
 
 
-def test_error_is_reported_while_process_0_answers_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def unanswered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Process 1, whose requests to process 0 get no answer until the test ends."""
     given_up = threading.Event()
 
     class Silent(Service):
@@ -570,15 +570,31 @@ def test_error_is_reported_while_process_0_answers_nothing(
 
     monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
     monkeypatch.setattr(os, "_exit", leave)
-    process: Any = Watcher(cast("Any", Silent(1, Store())))
-    try:
-        with pytest.raises(SystemExit):
-            process.leave(OSError("the disk is gone"))
-    finally:
-        given_up.set()
+    monkeypatch.setattr(Watcher, "_has_service", lambda _: True)
+    yield Watcher(cast("Any", Silent(1, Store())))
+    given_up.set()
+
+
+def test_error_is_reported_while_process_0_answers_nothing(
+    unanswered: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        unanswered.leave(OSError("the disk is gone"))
 
     reason = "the run ends: process 1 failed: OSError: the disk is gone"
     assert reason in capsys.readouterr().err
+
+
+def test_lost_host_of_process_0_is_noticed_while_it_answers_nothing(
+    unanswered: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = "its host does not answer"
+    links = SimpleNamespace(connect=lambda _: None, wait=lambda _: {0: how})
+
+    with pytest.raises(SystemExit):
+        unanswered._watch(links)
+
+    assert f"the run ends: process 0 failed: {how}" in capsys.readouterr().err
 
 
 def test_an_error_in_a_worker_of_ray_train_is_published_and_goes_on_to_ray(

@@ -359,7 +359,9 @@ class Watcher:
             late_s = 0.0 if self.index else self.sign_every_s / 2
             since_s = (time.time() - late_s) % self.sign_every_s
             self._sign_due_s = time.monotonic() + self.sign_every_s - since_s
-            self._publish_sign()
+            # If the host of process 0 has died, this request gets no answer, and its
+            # connection is closed meanwhile.
+            _try_for_a_while(self._publish_sign)
         if self.index == 0:
             self._watch_others(waited_s, is_due=is_due)
 
