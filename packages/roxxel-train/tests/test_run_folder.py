@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -276,3 +277,20 @@ def test_two_programs_cannot_run_in_one_folder(begun: Path) -> None:
         with pytest.raises(RunMismatchError, match="another process is running in"):
             make(begun).run()
         other.communicate("")
+
+
+def test_the_log_is_read_in_every_locale(tmp_path: Path) -> None:
+    text = "r\N{LATIN SMALL LETTER E WITH ACUTE}sum\N{LATIN SMALL LETTER E WITH ACUTE}"
+    with Logger(tmp_path, terminal=False) as log:
+        log.info(text)
+    program = (
+        "import sys; from roxxel_train import RunFolder; "
+        "print(ascii(RunFolder(sys.argv[1]).log()[0].text))"
+    )
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    said = subprocess.check_output(
+        [sys.executable, "-c", program, tmp_path], env=os.environ | settings, text=True
+    )
+
+    assert said.strip() == ascii(text)

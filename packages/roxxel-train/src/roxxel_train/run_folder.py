@@ -534,7 +534,7 @@ class RunFolder:
         """Return the entries of `system.log`, each with its traceback."""
         entries: list[LogEntry] = []
         path = self.path / SYSTEM_LOG
-        content = path.read_text(errors="replace") if path.exists() else ""
+        content = path.read_text("utf-8", "replace") if path.exists() else ""
         for line in content.splitlines():
             found = _LOG_LINE.fullmatch(line)
             if found:
