@@ -241,6 +241,8 @@ def test_arguments_that_do_not_fit_are_errors(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"field 'b' and prompt='p': .*; pass the"):
         corpus.write([], field="b", prompt="p", completion="c")
+    with pytest.raises(TypeError, match=r"is a dict; .*, or rows with document_id"):
+        corpus.write([{"body": "a"}], field="body")
 
 
 def test_a_column_of_texts_is_written_appended_and_replaced(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ class Intake:
         raise DocumentTypeError(
             number,
             f" is a {type(document).__name__}; pass an array, a list of ints, str or "
-            "bytes for each document",
+            "bytes for each document, or rows with document_id",
         )
 
     def _encoded(self, text: str, number: int) -> Tokens:
