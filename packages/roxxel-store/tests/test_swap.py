@@ -89,6 +89,20 @@ def test_a_program_that_was_taken_over_changes_nothing() -> None:
     assert {name.partition("/")[0] for name in bucket.objects} == {MANIFEST, kept}
 
 
+def test_what_an_earlier_program_listed_stays_while_it_is_listed() -> None:
+    bucket = Memory()
+    earlier, later = Writer(bucket), Writer(bucket)
+    earlier.begin()
+    kept = commit(earlier, "1.")
+    earlier.drop([kept])  # as after a commit whose answer was lost
+
+    earlier.collect()
+    later.begin()
+    later.collect()
+
+    assert f"{kept}/data" in bucket.objects
+
+
 def test_a_program_takes_over_only_what_it_has_seen() -> None:
     bucket = Memory()
     Writer(bucket).begin()
