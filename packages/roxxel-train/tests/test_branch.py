@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from roxxel_ckpt import (
     CheckpointDamagedError,
+    Checkpointer,
     CheckpointMismatchError,
     CheckpointNotFoundError,
     CheckpointUnreadableError,
@@ -227,6 +228,16 @@ def test_a_folder_cannot_branch_from_itself(runs: Path) -> None:
     for name in ("run@8", "run", "run/checkpoints/8", "b/../run@8"):
         with pytest.raises(ValueError, match="began at step 0; leave branch_from out"):
             branch(runs, name, phases=phases, save_path=runs / "run")
+
+
+def test_own_checkpoints_of_a_program_cannot_be_branched_from(runs: Path) -> None:
+    """They would be resumed at the newest step, and not at the step that is given."""
+    model, optimizer = pair()
+    kept = Checkpointer(runs / "run" / "checkpoints", model, optimizer)
+    options: dict[str, Any] = {"checkpointer": kept, "pair": (model, optimizer)}
+
+    with pytest.raises(ValueError, match=r"run@4': holds the checkpoints of this run"):
+        branch(runs, save_path=None, **options)
 
 
 def test_weights_alone_and_the_whole_state_exclude_each_other(runs: Path) -> None:

@@ -106,7 +106,9 @@ def find_past(
     if config.branch_from is not None and record is not None:
         check_is_origin("branch_from", config.branch_from, record, name)
     newest = None if checkpointer is None else _newest(checkpointer)
-    if newest is not None:
+    if checkpointer is not None and newest is not None:
+        if record is None and config.branch_from is not None:
+            _check_is_elsewhere(config.branch_from, checkpointer.checkpoint_path)
         step, extra = newest
         extra = extra or {}
         if extra.get("data") is None:
@@ -363,6 +365,19 @@ def _same(
     if origin.record["digest"] != begun["digest"]:
         raise RunMismatchError(f"{again}, which was replaced since then; {remedy}")
     return origin
+
+
+def _check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) -> None:
+    """Raise ValueError if a run would branch from its own folder of checkpoints."""
+    given = parse_reference(os.fspath(branch_from))
+    is_own = given.path == checkpoints.removesuffix(_INNER)
+    if isinstance(given.path, Path):
+        is_own = given.checkpoints.resolve() == Path(checkpoints).resolve()
+    if is_own:
+        raise ValueError(
+            f"branch_from={str(branch_from)!r}: holds the checkpoints of this run; "
+            "give the branch a folder of its own"
+        )
 
 
 def check_is_origin(
