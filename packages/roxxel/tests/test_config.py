@@ -303,8 +303,8 @@ weights = { self = 0.5, code = 0.5 }
         (
             'primary = "web"' + SMALLEST.replace("self", "web = 'b.rox', self"),
             (
-                "[sources] has the name 'self', which is that of a primary corpus "
-                "without another name, but primary is 'web'; keep one of the names"
+                "[sources] has a source 'self', which would be the primary corpus, but "
+                "primary is 'web'; rename the source, or leave primary out"
             ),
         ),
         (

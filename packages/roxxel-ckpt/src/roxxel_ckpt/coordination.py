@@ -185,20 +185,13 @@ class Channel:
         if self._ended is not None:
             raise OtherProcessError(f"{call}: {self._ended}")
         turn = self._turn
-        failure: Exception | None = None
-        message: dict[str, Any] = {"call": call}
-        try:
-            with doing(call):
-                message["value"] = report()
-        except Exception as error:  # noqa: BLE001 - raised below, after reporting it
-            failure = error
-            message["error"] = [type(error).__name__, brief(error)]
-        keys = self._keys(turn)
+        message, failure = _message(call, report)
         if service.process_index == 0:
             answer, failed = self._answer(service, turn, message, decide, timeout_s)
             failure = failure or failed
             self._turn += 1
         else:
+            keys = self._keys(turn)
             service.set(f"{keys}{service.process_index}", message)
             self._turn += 1
             try:
@@ -334,6 +327,17 @@ def _service() -> CoordinationService | None:
             "call jax.distributed.initialize() first"
         )
     return None if service is None or service.process_count == 1 else service
+
+
+def _message(
+    call: str, report: Callable[[], Any]
+) -> tuple[dict[str, Any], Exception | None]:
+    """Return the message of this process, and its error, to raise once it is sent."""
+    try:
+        with doing(call):
+            return {"call": call, "value": report()}, None
+    except Exception as error:  # noqa: BLE001 - raised by the caller
+        return {"call": call, "error": [type(error).__name__, brief(error)]}, error
 
 
 def _gather(

@@ -135,6 +135,7 @@ def _state_digest(
     from roxxel_ckpt._arrays.state_digest import state_digest
 
     left = dict(digests)
+    # Files of no single array, which `read_as_numpy` needs for every group.
     described = [name for name in digests if name in {METADATA_FILE, SMALL_FILE}]
 
     def check(files: LocalFiles, names: Iterable[str]) -> None:
@@ -152,7 +153,7 @@ def _state_digest(
                 for name in names:
                     del left[name]
                 with step.opened() as some:
-                    # Array by array: they are hashed while the system holds them.
+                    # Just before they are hashed, so that a disk reads them once.
                     check(some, [*names, *described])
                     for name, array in read_as_numpy(some.directory, group, leaves):
                         yield name, leaves[name], array

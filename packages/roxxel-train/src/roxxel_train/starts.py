@@ -209,7 +209,7 @@ class _Log:
             start.is_part = True
             stop = after[index]
             if stop < 0:
-                stop = _up_to(file, ends[:first], start.step)
+                stop = _up_to(file, first, start.step)
         self._note_given_up(kept, ends)
         kept.reverse()
         saves = [
@@ -299,11 +299,14 @@ def _count(value: Any) -> int:
     return value if is_count(value) else 0
 
 
-def _up_to(file: Any, ends: npt.NDArray[np.int64], step: int) -> int:
-    """Return how many lines lead up to the last row that is not after a step."""
+def _up_to(file: Any, num_lines: int, step: int) -> int:
+    """Return the number of the last line with metrics up to a step; 0 if none has them.
+
+    Looks only at the first `num_lines` lines of the file.
+    """
     file.seek(0)
     last = 0
-    for number in range(1, len(ends) + 1):
+    for number in range(1, num_lines + 1):
         row = find_object(file.readline()) or {}
         at = row.get("step")
         if isinstance(at, int) and at <= step and row.get("kind") not in KINDS:

@@ -133,7 +133,7 @@ def _new_temporary() -> tuple[Path, int]:
 def _remove_orphans(parent: Path) -> None:
     """Remove the temporary directories of programs that no longer run."""
     found: list[Path] = []
-    # Whoever may write in a folder of temporary files need not be able to list it.
+    # A folder of temporary files may let its users write and not list.
     with contextlib.suppress(PermissionError):
         found = matches_in(parent, f"{_PREFIX}*")
     for path in found:

@@ -53,7 +53,7 @@ from roxxel_train._files.records import (
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from roxxel_ckpt.contents import Files, Piece
 
@@ -147,7 +147,7 @@ class Mirror:
         files: dict[str, list[Piece]] = {}
         for name in self._names():
             with suppress(FileNotFoundError):  # a sink may delete its own files
-                files[name] = list(self._pieces(name, [*before.get(name, ())]))
+                files[name] = list(self._pieces(name, before.get(name, ())))
         self._check_complete(before, files)
         # The commit may take effect although this program ends before it knows. A
         # bucket without files holds another run, if any.
@@ -169,19 +169,19 @@ class Mirror:
                     "to continue from its newest checkpoint"
                 )
 
-    def _pieces(self, name: str, before: list[Piece]) -> Iterator[Piece]:
+    def _pieces(self, name: str, before: Iterable[Piece]) -> Iterator[Piece]:
         """Upload the pieces of a file that have changed; yield all pieces."""
+        earlier = iter(before)
         with (self.folder / name).open("rb") as file:
             while data := file.read(_PIECE_BYTES):
-                crc = zlib.crc32(data)
-                if before and before[0][1:] == (len(data), crc):
-                    yield before[0]
-                else:
-                    piece = self._writer.new_name("files/")
-                    self._fresh.add(piece)
-                    self._bucket.create(piece, data)
-                    yield piece, len(data), crc
-                before = before[1:]
+                content = len(data), zlib.crc32(data)
+                piece = next(earlier, None)
+                if piece is None or piece[1:] != content:
+                    piece = (self._writer.new_name("files/"), *content)
+                    # Before the upload, which may take effect although it fails.
+                    self._fresh.add(piece[0])
+                    self._bucket.create(piece[0], data)
+                yield piece
 
     def _names(self) -> list[str]:
         """Return the files to upload, as paths in the folder."""
@@ -218,6 +218,7 @@ class Mirror:
         synced = self.folder / _SYNCED
         if synced.is_file() and _digest(contents.files) in synced.read_text().split():
             return
+        # No file of an older copy may be taken for one of this copy.
         for entry in self.folder.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)

@@ -38,7 +38,7 @@ class Garbage:
         finally:
             if self._is_frozen:
                 gc.unfreeze()
-            # A run in an evaluation of another one finds collection off.
+            # Inside an evaluation of another run, collection was off and stays off.
             if was_enabled:
                 gc.enable()
 

@@ -164,10 +164,10 @@ class RunState:
 
     @property
     def run_lock_begins(self) -> bool:
-        """Whether `run_lock` also becomes the writer of the checkpoints.
+        """Whether taking `run_lock` also makes this program the writer of checkpoints.
 
-        Then do not take over again later: a program that has taken over meanwhile would
-        lose its log, because `run_lock` had fetched the one before.
+        Then the checkpointer must not take over again. If another program has taken
+        over since, its log would be lost, because `run_lock` fetched an older log.
         """
         if self.folder is None or self.checkpointer is None:
             return False

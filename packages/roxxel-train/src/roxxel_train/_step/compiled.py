@@ -56,8 +56,8 @@ def use_compilation_cache() -> list[str]:
     compiles dozens of them, most to make the model's arrays, so here the cache takes
     them too. Several processes on the CPU use no cache, because it would serve only
     process 0. A user without a home folder, as in many containers, gets no cache,
-    because JAX would warn at every program that it compiles. The result is a sentence
-    that says so.
+    because JAX would warn at every program that it compiles. Then the result is one
+    sentence that tells the user; otherwise the result is empty.
     """
     settings = jax.config.values
     chosen = settings["jax_compilation_cache_dir"]
@@ -162,7 +162,7 @@ class CompiledAhead:
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
             if not splits_over(traced.jaxpr.jaxpr, CONTEXT_AXIS):
-                self.whole.add(key[0][0])
+                self.whole.add(_shape_of(key))
             for name, has_gradient in found_gradients(traced.jaxpr.jaxpr).items():
                 self.gradients[name] = has_gradient or self.gradients.get(name, False)
             for name, is_used in used_fields(traced.jaxpr.jaxpr, shapes, batch).items():
@@ -213,7 +213,8 @@ class CompiledAhead:
             return self._debugged
         key = _key(batch)
         future = self._compiled[key]
-        compiling = f"compiling for batches of {' x '.join(map(str, key[0][0]))}"
+        shape = " x ".join(map(str, _shape_of(key)))
+        compiling = f"compiling for batches of {shape}"
         if status is not None and not future.done():
             status(compiling)
         with doing(compiling):
@@ -224,7 +225,8 @@ class CompiledAhead:
                     future.result(_POLL_S)
                 except NotYet:
                     continue
-            return future.result()[0]
+            program, _ = future.result()
+            return program
 
     def shapes(self) -> tuple[CompiledShape, ...]:
         """Wait for every started compilation; return compile times and memory."""
@@ -254,7 +256,7 @@ class CompiledAhead:
         seconds = time.perf_counter() - start
         memory = program.memory_analysis()
         shape = CompiledShape(
-            key[0][0],
+            _shape_of(key),
             seconds,
             None if memory is None else _device_bytes(memory),
             activation_bytes=0 if memory is None else int(memory.temp_size_in_bytes),
@@ -317,6 +319,7 @@ def compiling_thread(
         finally:
             if status is not None:
                 try:
+                    # This job does nothing; it is done when all others are.
                     thread.submit(int).result(_ANNOUNCE_AFTER_S)
                 except NotYet:
                     status("waiting for the compiler, which cannot be interrupted")
@@ -345,6 +348,10 @@ def _is_narrow(dtype: Any) -> bool:
 
 def _key(batch: Any) -> Any:
     return tuple((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(batch))
+
+
+def _shape_of(key: Any) -> tuple[int, ...]:
+    return key[0][0]  # the first array is a field, with rows and columns
 
 
 def _device_bytes(memory: Any) -> int:

@@ -322,15 +322,15 @@ def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
 
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if _is_key(x):
-        # Over several processes, the data of random keys can be put there, but not the
-        # keys themselves.
+        # `device_put` cannot put random keys on the devices of several processes, but
+        # it can put their data there.
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
         replicated = NamedSharding(sharding.mesh, PartitionSpec())
         return jax.jit(wrap)(_put(jax.random.key_data(x), replicated))
     if sharding.is_fully_addressable or _is_global(x):
         return jax.device_put(x, sharding)
-    # `device_put` would gather the arrays of all processes in each of them, to compare
-    # the values: for every process, twice the array in the memory of each host.
+    # `device_put` would compare the values of all processes. For this, each host would
+    # need memory for twice the array, times the number of processes.
     values = np.asarray(x)
     return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
 

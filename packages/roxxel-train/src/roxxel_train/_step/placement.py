@@ -291,7 +291,9 @@ def accumulation_notes(
         ways = placement.least_ways(phase.batch_size)
         if rows % ways:
             num_devices = placement.num_ways
-            busy = rows / -(-rows // ways) * num_devices / ways
+            # The device with most rows sets the time; the others idle for a part of it.
+            most_rows = -(-rows // ways)
+            busy = rows / (most_rows * ways) * num_devices
             notes.append(
                 f"grad_accum_steps={grad_accum_steps} cuts batch_size="
                 f"{phase.batch_size} of phase {phase.index} into parts of {rows}, so "

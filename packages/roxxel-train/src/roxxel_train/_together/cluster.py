@@ -369,10 +369,12 @@ def _from_sagemaker(environ: Mapping[str, str]) -> Cluster | None:
 def _from_tpu(environ: Mapping[str, str]) -> Cluster | None:
     hosts = next((environ[name] for name in _TPU_HOSTS if name in environ), None)
     has_slices = environ.get("MEGASCALE_NUM_SLICES", "1") not in {"", "1"}
-    if hosts is not None or has_slices:
-        return Cluster("TPU") if has_slices or "," in (hosts or "") else None
-    # Importing JAX on a TPU virtual machine sets the first variable. It also sets the
-    # second variable if no metadata server can name the hosts of the slice.
+    if has_slices or (hosts is not None and "," in hosts):
+        return Cluster("TPU")
+    if hosts is not None:
+        return None
+    # Importing JAX on a TPU virtual machine sets TPU_ML_PLATFORM. If no metadata server
+    # can name the hosts of the slice, the import sets TPU_SKIP_MDS_QUERY too.
     if "TPU_ML_PLATFORM" in environ and "TPU_SKIP_MDS_QUERY" not in environ:
         return Cluster("TPU", is_counted_by_jax=True)
     return None
@@ -396,7 +398,11 @@ def _from_kubernetes(environ: Mapping[str, str]) -> Cluster | None:
 def _refuse(
     environ: Mapping[str, str], name: str, size: str, beside: str = "", way: str = ""
 ) -> Cluster | None:
-    """Refuse a launcher that counts processes but tells too little to connect them."""
+    """Refuse a launcher that counts processes but tells too little to connect them.
+
+    The variable `size` counts the processes. If any program may set it, the
+    variable `beside` shows that a launcher did. `way` is the remedy to try first.
+    """
     number = _count(environ, size)
     if number is None or (beside and beside not in environ):
         return None

@@ -123,8 +123,9 @@ def _trained(trainer: Trainer) -> str:
             if not end.complete:
                 raise
             return str(end)
-    is_evaluated = (summary.eval_loss, summary.evaluation) != (None, None)
-    if summary.start_step == summary.total_steps and not is_evaluated:
+    is_evaluated = summary.eval_loss is not None or summary.evaluation is not None
+    had_nothing_to_do = summary.start_step == summary.total_steps and not is_evaluated
+    if had_nothing_to_do:
         return _complete(summary.total_steps)
     return str(summary)
 

@@ -141,8 +141,10 @@ class _Code:
         own = None if level else self._own(name)
         if own is not None and not fromlist:
             importlib.import_module(own)
+            # The statement `import a.b` binds the name `a`.
             return sys.modules[f"{self.package}.{name.partition('.')[0]}"]
         found = builtins.__import__(own or name, globals_, locals_, fromlist, level)
+        # The `import_module` of our `importlib` looks in the folder first, too.
         return self._importlib if found is importlib else found
 
 

@@ -324,8 +324,8 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
     """Raise ConfigError unless a source is named `primary` and no other is "self"."""
     if primary != PRIMARY and PRIMARY in sources:
         raise ConfigError(
-            f"{where} has the name {PRIMARY!r}, which is that of a primary corpus "
-            f"without another name, but primary is {primary!r}; keep one of the names"
+            f"{where} has a source {PRIMARY!r}, which would be the primary corpus, but "
+            f"primary is {primary!r}; rename the source, or leave primary out"
         )
     if primary not in sources:
         raise ConfigError(

@@ -181,30 +181,39 @@ def withdrawn_text(config: RunConfig, documents: Mapping[str, Sequence[int]]) ->
         document["without"] = tomlkit.table()
     table: Any = document["without"]
     for source, numbers in documents.items():
-        before = table.get(source, tomlkit.array())
-        if isinstance(before, str):
-            if (
-                not before.endswith((".txt", ".npy", ".json"))
-                and before[:7] != "tokens:"
-            ):
-                raise ConfigError(
-                    f"{config.file}: without.{source} is the file {before!r}, which "
-                    "cannot be named beside documents; end its name with .txt, or add "
-                    "the documents to it"
-                )
-            before = tomlkit.array()
-            before.append(str(table[source]))
-        named: set[int] = set()
-        for each in cast("Sequence[Any]", before):
-            if isinstance(each, int):
-                named.add(int(each))
-            elif not isinstance(each, str):
-                named.update(range(int(each[0]), int(each[1])))
+        withdrawn = table.get(source, tomlkit.array())
+        if isinstance(withdrawn, str):
+            withdrawn = _listed(withdrawn, f"{config.file}: without.{source}")
+        named = _numbers(withdrawn)
         for item in _ranges([each for each in numbers if each not in named]):
-            before.append(item)
-        if len(before):
-            table[source] = before
+            withdrawn.append(item)
+        if len(withdrawn):
+            table[source] = withdrawn
     return tomlkit.dumps(document)
+
+
+def _listed(file: str, key: str) -> Any:
+    """Return an array of only this file, to which documents can be added."""
+    # Only such names are names of files in an array too, and not of documents.
+    if not (file.endswith((".txt", ".npy", ".json")) or file.startswith("tokens:")):
+        raise ConfigError(
+            f"{key} is the file {file!r}, which cannot be named beside documents; end "
+            "its name with .txt, or add the documents to it"
+        )
+    array = tomlkit.array()
+    array.append(str(file))
+    return array
+
+
+def _numbers(withdrawn: Sequence[Any]) -> set[int]:
+    """Return the documents that an array names by numbers and pairs `[start, stop]`."""
+    numbers: set[int] = set()
+    for each in withdrawn:
+        if isinstance(each, int):
+            numbers.add(int(each))
+        elif not isinstance(each, str):
+            numbers.update(range(int(each[0]), int(each[1])))
+    return numbers
 
 
 def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:

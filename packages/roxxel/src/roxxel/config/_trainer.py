@@ -293,10 +293,12 @@ def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
     try:
         module = import_beside(config.folder, name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+        missing = error.name
+        # Is it the module or a package around it, and not one that the module imports?
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise
         raise ConfigError(
-            f"{config.file}: {key} names the module {error.name!r}, which is neither "
+            f"{config.file}: {key} names the module {missing!r}, which is neither "
             f"in {config.folder} nor installed; create the module or correct the name"
         ) from error
     found = getattr(module, function, None)

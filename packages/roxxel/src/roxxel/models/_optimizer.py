@@ -245,6 +245,7 @@ def _check_arguments(optimizer: str, more: dict[str, Any]) -> None:
     parameters = inspect.signature(_function(optimizer)).parameters
     of_recipe = {"learning_rate", "b1", "b2", "weight_decay", "mask"}
     of_recipe |= {"weight_decay_mask", "muon_weight_dimension_numbers"}
+    # `_muon` gives tables and vectors to `optax.adamw`, which does not get these.
     of_recipe |= {name for name in parameters if name.startswith("adam_")}
     known = [name for name in parameters if name not in of_recipe]
     for name, value in more.items():

@@ -112,9 +112,10 @@ def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
     columns = run.files.columns
     for table in (columns.train, columns.evaluations):
         for name in table.fields():
-            first, _, of_set = name.partition("/")
-            # The mean over all held-out sets would mix in the text that is left out.
-            if name != "loss" and not (of_set and first in {"loss", "eval_loss"}):
+            kind, _, of_one = name.partition("/")  # of one source or one held-out set
+            is_of_one = of_one and kind in {"loss", "eval_loss"}
+            # Not `eval_loss`: this mean over all sets mixes in the text left out.
+            if not (is_of_one or name == "loss"):
                 continue
             steps, values = table.values(name)
             kept = (steps > start) & ~np.isnan(values)

@@ -112,35 +112,27 @@ def compare_fed(a: Run, b: Run, num_steps: int, digests: Digests) -> Fed:
 
 
 def _compare_tokens(search: _Search, num_steps: int, digests: Digests) -> Fed:
-    changes = search.changes
-    start, stop = digests.equal, num_steps
-    if digests.other is not None:
-        stop = digests.other[0]
-    elif changes.step is None:
-        return Fed((), num_steps, "")
-    else:
-        start = max(start, changes.step)
-    found, unread = search.first(range(start, stop), "tokens")
-    if found is not None:
-        return Fed((search.parting(*found, "tokens"),), found[0], "")
-    if digests.other is not None:
-        why = unread or (
-            "the corpora give both runs the same tokens now, so one of them was fed "
-            "others; ask `roxxel verify --data` which"
-        )
-        parting = _by_digest(digests.equal, *digests.other, [*search.reasons, why])
-        return Fed((parting,), digests.equal, "")
-    return Fed((), start if unread else num_steps, unread)
+    if digests.other is None:
+        planned = search.changes.step
+        if planned is None:
+            return Fed((), num_steps, "")
+        return search.fed("tokens", max(digests.equal, planned), num_steps)
+    fed = search.fed("tokens", digests.equal, digests.other[0])
+    if fed.partings:
+        return fed
+    why = fed.unknown or (
+        "the corpora give both runs the same tokens now, so one of them was fed "
+        "others; ask `roxxel verify --data` which"
+    )
+    parting = _by_digest(digests.equal, *digests.other, [*search.reasons, why])
+    return Fed((parting,), digests.equal, "")
 
 
 def _compare_masks(search: _Search, num_steps: int) -> Fed:
     first = search.first_other_mask
     if first is None or first >= num_steps:
         return Fed((), num_steps, "")
-    found, unread = search.first(range(first, num_steps), "loss_mask")
-    if found is not None:
-        return Fed((search.parting(*found, "loss_mask"),), found[0], "")
-    return Fed((), first if unread else num_steps, unread)
+    return search.fed("loss_mask", first, num_steps)
 
 
 def _by_digest(
@@ -238,20 +230,20 @@ class _Search:
         ]
         return min(steps, default=None)
 
-    def first(self, steps: range, name: str) -> tuple[tuple[int, int] | None, str]:
-        """Return the first step and row, and why some steps were not compared."""
+    def fed(self, name: str, start: int, stop: int) -> Fed:
+        """Compare a field, step by step in `[start, stop)`, until a value differs."""
         unread = ""
-        for step in steps:
+        for step in range(start, stop):
             try:
                 row = self._row(step) if name == "tokens" else self._other(name, step)
             except _UnreadError as error:
                 unread = unread or str(error)
                 continue
             if row is not None:
-                return (step, row), unread
-        return None, unread
+                return Fed((self._parting(step, row, name),), step, "")
+        return Fed((), start if unread else stop, unread)
 
-    def parting(self, step: int, row: int, name: str) -> Parting:
+    def _parting(self, step: int, row: int, name: str) -> Parting:
         a, b = self._both
         one, other = a.place(step, row), b.place(step, row)
         what = f"row {row}"

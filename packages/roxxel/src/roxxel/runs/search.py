@@ -184,21 +184,27 @@ def _text_found(
 
 
 def _held(corpus: TokenReader, first: int, tokens: npt.NDArray[Any]) -> _Held:
-    # The documents of a packed corpus are parts of texts, and keep it.
+    # The documents of a packed corpus are parts of texts, in which a separator counts.
     separator = () if corpus.unit is not None else corpus.separator
     before, stop = max(first - 1, 0), first + tokens.size
     rows = corpus.document_spans(before, stop) - [0, first, first]
     is_last = stop == corpus.num_tokens
-    # A row that is cut off goes on; one that ends here perhaps does.
+    # A document that reaches the last of these tokens perhaps goes on after it.
     ends = (rows[:, 2] < tokens.size) | is_last
+    # The row of a document that began before `first` starts at -1.
     begins = (rows[:, 1] >= 0) | (first == 0)
     rows[:, 1] = rows[:, 1].clip(0)
     rows[:, 2] -= ends * _num_separators(rows, tokens, separator)
     is_here = (rows[:, 0] >= 0) & (rows[:, 2] >= rows[:, 1])
     num_sure = tokens.size if is_last else tokens.size - len(separator) - 1
     return _Held(
-        *(first, tokens, rows[is_here], begins[is_here], ends[is_here]),
-        *(is_last, num_sure),
+        first,
+        tokens,
+        rows[is_here],
+        begins[is_here],
+        ends[is_here],
+        is_last,
+        num_sure,
     )
 
 

@@ -31,9 +31,11 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
         if config is not None:
             texts["config"] = config
     data: Any = extra.get("data") or {}
-    for primary in data.get("sources", [])[:1]:
-        if primary.get("tokenizer"):
-            texts["tokenizer"] = str(primary["tokenizer"])
+    sources = data.get("sources")
+    primary = sources[0] if sources else {}
+    tokenizer = primary.get("tokenizer")
+    if tokenizer:
+        texts["tokenizer"] = str(tokenizer)
     return texts
 
 

@@ -205,8 +205,8 @@ def _common(sweep: SweepConfig) -> _Common:
     base = sweep.base
     sources = _sources(base, whole_curriculum(base))
     leaves, sets = _held_out(base)
-    shared = _shared(sweep, [each.name for each in sources], sets)
-    return _Common(sources, leaves, shared, _identity(shared, sources, leaves))
+    config = _shared(sweep, [each.name for each in sources], sets)
+    return _Common(sources, leaves, config, _identity(config, sources, leaves))
 
 
 def _sources(base: RunConfig, whole: Curriculum) -> tuple[Source, ...]:
