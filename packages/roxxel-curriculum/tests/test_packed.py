@@ -267,6 +267,8 @@ def test_a_plan_says_how_much_of_a_source_is_padding() -> None:
     plan = curriculum.plan()
     assert (plan.sources[0].unit, plan.sources[0].padding_tokens) == (50, 400)
     assert "self is packed in bins of 50 tokens; 2 % of its tokens" in str(plan)
+    small = curriculum.proxy(scale=1 / 8).curriculum.plan()
+    assert "50 tokens; 2 % of its tokens" in str(small)
 
 
 def test_a_packed_corpus_is_read_document_by_document(tmp_path: Path) -> None:

@@ -271,7 +271,8 @@ def _corpus_row(source: Source, spans: Spans, rows: Sequence[SourcePlan]) -> Cor
         fingerprint=source.fingerprint,
         num_tokens=spans.num_tokens,
         unit=source.unit,
-        padding_tokens=source.num_padding,
+        # The part that a proxy reads has about as much as the rest.
+        padding_tokens=source.num_padding * spans.num_tokens // source.num_tokens,
         num_spans=spans.num_spans,
         policy=str(source.policy),
         tokens=sum(row.tokens for row in rows),
