@@ -62,7 +62,7 @@ _HEAD = """\
 
 
 class QuickstartError(ValueError):
-    """A request is invalid or does not fit the folder; nothing was changed."""
+    """A request is invalid or does not fit the folder."""
 
 
 def new_config(path: Path, steps: int) -> RunConfig:

@@ -59,8 +59,8 @@ def quickstart(out: Path, steps: int | None, *, fresh: bool, say: Say) -> int:
         The steps of the whole run.
 
     Raises:
-        QuickstartError: A request is invalid or does not fit the folder; nothing was
-            changed.
+        QuickstartError: A request is invalid or does not fit the folder. Nothing was
+            changed, except that `fresh` removes a run before it counts the new steps.
         CorpusError: The standard library cannot be read.
         ConfigError: The config of the run is damaged.
     """
