@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from roxxel.runs.run import Run
 
-    Parameters = Mapping[str, npt.NDArray[np.float64]]
+    Parameters = Mapping[str, npt.NDArray[Any]]
 
 _ROOTS = ("model/", "optimizer/")
 
@@ -37,19 +37,16 @@ def parameters(run: Run, step: int) -> Parameters:
         checkpointer.restore(step)
     state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
-    return {
-        jax.tree_util.keystr(path): np.asarray(leaf, np.float64)
-        for path, leaf in leaves
-    }
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def norm(parameters: Parameters, other: Parameters | None = None) -> float:
     """Return the Euclidean norm of parameters, or of their difference from others."""
-    squares = (
-        np.square(values - (0 if other is None else other[name])).sum()
-        for name, values in parameters.items()
-    )
-    return math.sqrt(sum(map(float, squares)))
+    total = 0.0
+    for name, values in parameters.items():
+        origin = 0 if other is None else other[name]
+        total += float(np.square(np.subtract(values, origin, dtype=float)).sum())
+    return math.sqrt(total)
 
 
 @dataclass(frozen=True)
