@@ -451,7 +451,8 @@ def test_a_proxy_is_trained_without_the_document(project: Path, tmp_path: Path) 
     (tmp_path / "run.toml").write_text(f"{text}\n[proxy]\nscale = 0.5\n")
     assert main(["train", str(tmp_path / "run.toml")]) == 0
 
-    found = replay(tmp_path / "run", {"self": [LONG]}, step=0)
+    out = tmp_path / "branches"
+    found = replay(tmp_path / "run", {"self": [LONG]}, step=0, out=out)
 
     assert found.comparison.is_equal, str(found)
     assert found.branches[0].distance > 0
