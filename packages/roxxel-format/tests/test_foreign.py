@@ -653,6 +653,8 @@ def test_tokens_of_megatron_are_not_taken_for_flat_ones(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError, match=r"\*_text_document.*one \.bin file"):
         open_foreign(tmp_path / "*_text_document.bin")
+    with pytest.raises(TypeError, match=r"1_text_document.* 1 more: .*one \.bin file"):
+        open_foreign([lone, tmp_path / "2_text_document.bin"])
     lone.with_suffix(".idx").unlink()
     with pytest.raises(FileNotFoundError, match=r"1_text_document\.idx.*'flat'"):
         open_foreign(lone)

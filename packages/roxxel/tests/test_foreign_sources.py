@@ -139,13 +139,21 @@ def test_a_source_of_another_format_that_moved_is_opened_as_that_format(
     assert open_run(run, sources={"self": given}).sampler().batch(0).shape == (2, 8)
 
 
-def test_raw_tokens_without_a_type_are_an_error_that_names_the_source(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ('"train.bin"', "pass dtype"),
+        ('{ path = "train.bin", dtype = "uint17" }', "'uint17' not understood"),
+        ('["text_document.bin", "train.bin"]', r"and 1 more: .* one \.bin file"),
+    ],
+)
+def test_files_that_are_not_to_be_read_so_are_an_error_that_names_the_source(
+    source: str, named: str, tmp_path: Path
 ) -> None:
     write_flat(tmp_path)
-    (tmp_path / "run.toml").write_text(TEXT.format(source='"train.bin"'))
+    (tmp_path / "run.toml").write_text(TEXT.format(source=source))
 
-    with pytest.raises(ConfigError, match=r"run\.toml: source 'self': .*dtype"):
+    with pytest.raises(ConfigError, match=rf"run\.toml: source 'self': .*{named}"):
         open_curriculum(load_config(tmp_path / "run.toml"))
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from roxxel_store.files import matches_of, read_file
-from roxxel_store.urls import absolute, expanded, is_pattern
+from roxxel_store.urls import absolute, is_pattern
 
 from roxxel_format._read.foreign_files import (
     parse_datatrove,
@@ -296,7 +296,13 @@ class MegatronTokens(MappedTokens):
         separator: int | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        index_path = _megatron_index(expanded(path).absolute())
+        named = absolute(cast("Filepath", path))
+        if not isinstance(named, str):
+            raise TypeError(
+                f"{_shown(named)}: Megatron's tokens are read file by file; pass the "
+                "path of one .bin file, and make each file a source of its own"
+            )
+        index_path = _megatron_index(Path(named))
         stem = index_path.with_suffix("")
         if not index_path.exists():
             raise FileNotFoundError(

@@ -246,7 +246,7 @@ def _opened(
     if options or foreign_format(path) is not None:
         try:
             return open_foreign(path, **options)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{config.file}: {where}source {name!r}: {error}"
             ) from error
