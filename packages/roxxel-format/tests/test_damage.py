@@ -93,6 +93,25 @@ def test_a_truncated_shard_names_the_file(
         _ = Roxxel(broken).num_tokens
 
 
+def test_damage_of_the_foot_or_lost_bytes_are_found_when_a_shard_is_opened(
+    whole: bytes, broken: Path
+) -> None:
+    foot = len(whole) - 256
+    changed = [
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        for at in range(foot, len(whole))
+    ]
+    for data in (
+        *changed,
+        whole[: foot - 1] + whole[foot:],
+        whole[:foot] + whole[-257:],
+    ):
+        broken.write_bytes(data)
+
+        with pytest.raises(ShardError, match=r"a\.rox: the (end of the file|foot)"):
+            _ = Roxxel(broken).num_tokens
+
+
 def test_damaged_tokens_name_block_and_offset(whole: bytes, broken: Path) -> None:
     changed = bytearray(whole)
     changed[4096 + 512 * 3 + 300] ^= 1
@@ -386,7 +405,7 @@ def sealed(data: bytearray, layout: Layout) -> bytes:
     return bytes(data[:-256] + foot)
 
 
-@pytest.mark.parametrize("ends", [(4, 4, 12), (8, 4, 12)])
+@pytest.mark.parametrize("ends", [(4, 4, 12), (8, 4, 12), (2**63 - 1, 2**64 - 2, 12)])
 def test_ends_that_no_documents_can_have_are_damage(
     tmp_path: Path, ends: tuple[int, ...]
 ) -> None:

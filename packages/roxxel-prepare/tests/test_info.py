@@ -177,7 +177,7 @@ def test_info_shows_percentiles_of_lengths(
         st.one_of(st.integers(0, 9), st.integers(0, 300_000)), min_size=1, max_size=40
     )
 )
-def test_percentiles_are_lengths_of_documents_or_just_below(
+def test_percentiles_are_lengths_of_documents(
     lengths: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     corpus = Roxxel(tmp_path_factory.mktemp("lengths") / "c.rox")
@@ -189,10 +189,7 @@ def test_percentiles_are_lengths_of_documents_or_just_below(
     for percent, length in found.items():
         rank = max(1, -(-len(lengths) * percent // 100))
         expected = sorted(lengths)[rank - 1]
-        if expected < 65_536:
-            assert length == expected
-        else:
-            assert 0.99 * expected < length <= expected
+        assert length == expected
 
 
 def test_joined_inputs_are_one_line(
