@@ -239,11 +239,11 @@ def _run(asked: Asked, filters: tuple[list[Any], list[Any]]) -> None:
     if kind == "-m":
         python._run_module_as_main(what)
         return
-    file = None if kind else what
-    code = compile(
-        what if kind else Path(what).read_bytes(), file or "<string>", "exec"
-    )
-    python._run_code(code, main, None, "__main__", None, None, file)
+    if kind == "-c":
+        exec(what, main)  # noqa: S102 - Ray asks whether there is a `__file__`
+        return
+    code = compile(Path(what).read_bytes(), what, "exec")
+    python._run_code(code, main, None, "__main__", None, None, what)
 
 
 def _open_streams() -> None:
