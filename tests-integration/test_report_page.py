@@ -195,7 +195,7 @@ def test_a_hidden_source_is_hidden_in_every_chart(opened_page: Page) -> None:
     tab.run("document.getElementById('tokens').scrollIntoView()")
     tab.wait("document.querySelector('#tokens .plot').data")
     visible = [each for chart in drawn(tab, seen) for each in chart]
-    assert visible == ["legendonly"] * 2
+    assert visible == ["legendonly"] * 3
     names = drawn(tab, "box.querySelector('.legend')?.textContent ?? ''")
     assert any(NAME in text for text in names)
     assert tab.errors == []

@@ -96,8 +96,12 @@ def main(address: str, programs: str) -> None:
         interpreter = f"{programs}/{python.name}"
         os.execv(interpreter, [interpreter, *words])
 
+    def pass_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):  # it has ended, and its status comes
+            os.kill(fork, number)
+
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
-        signal.signal(each, lambda number, _: os.kill(fork, number))
+        signal.signal(each, pass_on)
     code = os.waitstatus_to_exitcode(status_of(link))
     if code < 0:
         with suppress(OSError):  # SIGKILL has no handler
