@@ -136,7 +136,6 @@ def _small_layout(entry: Mapping[str, Any]) -> tuple[str | None, Layout]:
 
 
 def _zarr_layout(body: Any, files: list[ChunkFile]) -> tuple[str, Layout]:
-    """Return dtype and layout that a `zarr.json` declares."""
     shape = tuple(body["shape"])
     chunk = tuple(body["chunk_grid"]["configuration"]["chunk_shape"])
     # Zarr allocates a whole chunk.

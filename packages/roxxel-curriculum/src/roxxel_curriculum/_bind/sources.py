@@ -142,9 +142,9 @@ def at_versions(
         reader = source.reader
         with suppress(ShardError):
             reader = at_version(reader, fingerprints.get(source.name))
-        if reader is not source.reader:
-            source = replace(source, reader=reader, **_facts(reader))  # noqa: PLW2901
-        found.append(source)
+        is_same = reader is source.reader
+        other = source if is_same else replace(source, reader=reader, **_facts(reader))
+        found.append(other)
     return tuple(found)
 
 

@@ -383,7 +383,6 @@ def _columns(
 def _column(
     name: str, members: dict[str, Any], files: Sequence[Any], counts: Sequence[int]
 ) -> ColumnTable:
-    """Return a column, from its type and its files in each part."""
     _check(is_column_name(name), f"the column name {name!r:.100}")
     per, dtype = members.get("per"), members.get("dtype")
     is_known = type(per) is str and per in {"token", "document"}

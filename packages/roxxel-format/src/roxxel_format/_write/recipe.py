@@ -155,8 +155,6 @@ class Fields:
                 f"{given}={getattr(self, given)!r} is given without {missing}; pass "
                 "the fields of both"
             )
-        # Asked for each document.
-        _ = self.contents, self.names, self.needs_rows, self.columns
 
     @cached_property
     def contents(self) -> tuple[str, ...]:

@@ -65,10 +65,6 @@ class Inputs:
     )
     left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        # A file may change later.
-        _ = self.facts, self.recorded, self.stream, self.folder, self.source
-
     @cached_property
     def facts(self) -> list[list[Any]]:
         """Name, size, time and digest of every file."""

@@ -42,9 +42,6 @@ def read_status(run: RunFolder) -> dict[str, Any]:
     What the log does not record is None. `goodput` is the share of the wall time in
     steps that are part of the result, as logged at the end of the newest start.
 
-    Raises:
-        RunFolderError: The log is not a regular file.
-
     >>> from pathlib import Path
     >>> from roxxel_train import RunFolder
     >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'

@@ -195,7 +195,6 @@ class _Shown(NamedTuple):
     def _say_withdrawn(
         self, masked: Mapping[int, Any], unread: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Print the steps in which documents or tokens are masked."""
         lines = [
             (f"document {document} is withdrawn", "its tokens are masked there", steps)
             for document, steps in masked.items()
