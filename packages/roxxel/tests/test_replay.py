@@ -131,6 +131,13 @@ def test_the_document_spans_shards_and_epochs(project: Path) -> None:
     assert places[0].step > 6
 
 
+def test_a_replay_from_the_last_step_would_train_nothing(
+    project: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RunFolderError, match=r"step 36 .* its last.* earlier"):
+        replay(project / "run", {"code": [UNREAD]}, step=36, out=tmp_path)
+
+
 def test_a_branch_is_bit_for_bit_a_run_that_never_learned_the_document(
     project: Path, found: Replay
 ) -> None:
