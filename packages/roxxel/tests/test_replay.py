@@ -131,13 +131,6 @@ def test_the_document_spans_shards_and_epochs(project: Path) -> None:
     assert places[0].step > 6
 
 
-def test_a_replay_from_the_last_step_would_train_nothing(
-    project: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(RunFolderError, match=r"step 36 .* its last.* earlier"):
-        replay(project / "run", {"code": [UNREAD]}, step=36, out=tmp_path)
-
-
 def test_a_branch_is_bit_for_bit_a_run_that_never_learned_the_document(
     project: Path, found: Replay
 ) -> None:
@@ -550,6 +543,7 @@ def test_a_config_that_changed_after_the_start_is_followed_and_said(
     [
         ({"self": [0]}, {}, "--step 0.*keep_every"),
         ({"self": [LONG]}, {"step": 36}, "has learned it before step 36"),
+        ({"code": [UNREAD]}, {"step": 36}, "step 36 is its last.* earlier step"),
         ({"self": [LONG]}, {"step": 7}, "has no checkpoint of step 7"),
         ({"self": [LONG, 3]}, {"step": 0, "out": None}, "another --out"),
         ({"self": []}, {}, "nothing is left out"),

@@ -181,15 +181,15 @@ def _check_step(run: Run, step: int, first: int | None, kept: Sequence[int]) -> 
             f"{run.path}: is a branch of {run.parent}, so it has no step 0; give one "
             f"of its checkpoints, {', '.join(map(str, kept))}"
         )
-    if step == run.files.total_steps:
-        raise RunFolderError(
-            f"{run.path}: step {step} is its last, so the branches would train "
-            "nothing; give a checkpoint of an earlier step"
-        )
     if first is not None and step > first:
         raise RunFolderError(
             f"{run.path}: step {first} has learned it before step {step}; give a "
             "checkpoint of an earlier step, or leave out --step"
+        )
+    if step == run.files.total_steps:
+        raise RunFolderError(
+            f"{run.path}: step {step} is its last, so the branches would train "
+            "nothing; give a checkpoint of an earlier step"
         )
 
 
