@@ -32,8 +32,8 @@ from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
 from roxxel.recipe.learning_rate import LearningRate
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
+from roxxel_store.arguments import Entry, described, entries
 from roxxel_store.command import EXIT_CODES, CommandParser
-from roxxel_store.declared import Entry, described, entries
 from roxxel_train.config import TrainConfig
 
 if TYPE_CHECKING:

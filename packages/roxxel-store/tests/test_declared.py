@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
-from roxxel_store.declared import Amount, Count, Rule, check, read
+from roxxel_store.arguments import Amount, Count, Rule, check, read
 
 
 @dataclass(frozen=True)

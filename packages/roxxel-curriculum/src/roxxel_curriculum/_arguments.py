@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from roxxel_store.declared import Count, Rule, check
+from roxxel_store.arguments import Count, Rule, check
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import of_sources

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Annotated
 
-from roxxel_store.declared import Amount, Count, Rule, check
+from roxxel_store.arguments import Amount, Count, Rule, check
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY

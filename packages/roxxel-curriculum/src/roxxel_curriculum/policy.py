@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from roxxel_store.declared import Count, check
+from roxxel_store.arguments import Count, check
 
 from roxxel_curriculum._errors import CurriculumError
 

@@ -29,8 +29,7 @@ from typing import (
 )
 
 from roxxel_curriculum import Curriculum, Field
-from roxxel_store.arguments import nearest
-from roxxel_store.declared import Amount, Count, Rule, check
+from roxxel_store.arguments import Amount, Count, Rule, check, nearest
 from roxxel_store.lines import plain_row
 
 from roxxel_train._log.sinks import LogTo, check_log_to

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from roxxel_store.declared import Amount, Rule, read
+from roxxel_store.arguments import Amount, Rule, read
 
 SkipSpikes = Mapping[str, int | float | str | Sequence[str]]
 """Any of `deviations`, `window` and `what`; `SpikeRule` has the defaults."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from roxxel_curriculum import Schedule  # noqa: TC002 - `check` reads the types
-from roxxel_store.declared import Count, Rule, check, dotted
+from roxxel_store.arguments import Count, Rule, check, dotted
 from roxxel_store.urls import expanded, url_of
 from roxxel_train.config import Settings
 

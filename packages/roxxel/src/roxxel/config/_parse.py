@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from roxxel_curriculum import Phase, Schedule
-from roxxel_store.declared import (
+from roxxel_store.arguments import (
     Count,
     Entry,
     Rule,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Sequence
 
-    from roxxel_store.declared import Hints
+    from roxxel_store.arguments import Hints
     from roxxel_train import RunFolder
 
 _Paths = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Schedule
-from roxxel_store.declared import read
+from roxxel_store.arguments import read
 from roxxel_store.files import read_file
 from roxxel_store.urls import expanded
 

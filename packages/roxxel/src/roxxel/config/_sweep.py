@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.arguments import nearest
-from roxxel_store.declared import Amount, Count, Rule, check, read
+from roxxel_store.arguments import Amount, Count, Rule, check, nearest, read
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
 from roxxel.config._toml import parsed

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from roxxel_store.declared import Rule, check
+from roxxel_store.arguments import Rule, check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from roxxel_store.declared import Amount, Count, Rule, check
+from roxxel_store.arguments import Amount, Count, Rule, check
 
 from roxxel.recipe._checks import check_choice
 
