@@ -31,7 +31,7 @@ from roxxel_ckpt import (
 )
 from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_store.client import Bucket
-from roxxel_store.disk import DiskFolder
+from roxxel_store.swap import DiskFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

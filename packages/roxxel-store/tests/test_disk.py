@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_store.client import Version
-from roxxel_store.disk import DiskFolder
 from roxxel_store.locks import lock_folder, unlock_folder
-from roxxel_store.swap import MANIFEST, SupersededError, Writer, read_manifest
+from roxxel_store.swap import (
+    MANIFEST,
+    DiskFolder,
+    SupersededError,
+    Writer,
+    read_manifest,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

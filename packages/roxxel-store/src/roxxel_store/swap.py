@@ -1,8 +1,8 @@
 """Compare and swap one small file, or a manifest that several programs write in turn.
 
 `swap_object` replaces a small object if nobody else has replaced it. `Writer` builds on
-it: a folder in a bucket, or on a disk (`roxxel_store.disk`), whose manifest lists
-immutable objects.
+it: a folder whose manifest lists immutable objects, in a bucket (`Bucket`) or on a disk
+(`DiskFolder`).
 
     manifest.json                                       replaced by each commit
     <label><generation>-<number>-<token>                an immutable object, or
@@ -30,23 +30,29 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from roxxel_store.client import Version
-from roxxel_store.records import RecordError, RecordKind
+from roxxel_store.client import Answer, Listed, Listing, ObjectVersion, Version
+from roxxel_store.files import read_file
+from roxxel_store.locks import lock_folder, unlock_folder
+from roxxel_store.output import swap_file
+from roxxel_store.records import MAX_BYTES, RecordError, RecordKind
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from pathlib import Path
 
     from roxxel_store.client import Bucket
-    from roxxel_store.disk import DiskFolder
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(?:.*[./])?([0-9]+)-[0-9]+-[0-9a-f]{16}")
+_POLL_INTERVAL_S = 0.02
 _writers: dict[tuple[str, int], Writer] = {}
 
 
@@ -432,6 +438,127 @@ class Writer:
             )
 
 
+class DiskFolder:
+    """A folder on a disk, with the methods of `Bucket` that a manifest needs.
+
+    A bucket refuses a request whose condition does not hold. On a disk, a program locks
+    the folder while it compares and replaces, and `Writer.locked` keeps the lock for
+    whatever else must happen in between.
+
+    Args:
+        path: The folder, which need not exist yet.
+        timeout_s: Longest wait for another program that holds the lock, in seconds.
+        late: Class of the error if the wait is longer.
+
+    Attributes:
+        url: The path.
+
+    Example:
+        >>> from pathlib import Path
+        >>> folder = DiskFolder(Path.cwd(), timeout_s=60)
+        >>> with folder.locked():
+        ...     version = folder.replace("state.json", b"{}", None)
+        ...     late = folder.replace("state.json", b"[]", None)
+        >>> late is None, folder.get("state.json").data
+        (True, b'{}')
+    """
+
+    needs_manifest = False
+
+    def __init__(
+        self,
+        path: Path,
+        timeout_s: float,
+        late: Callable[[str], Exception] = TimeoutError,
+    ) -> None:
+        self.url = str(path)
+        self._path, self._timeout_s, self._late = path, timeout_s, late
+
+    def url_of(self, name: str) -> str:
+        """Return the path of a file."""
+        return f"{self.url}/{name}"
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Wait for the lock of the folder, and hold it.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            TimeoutError: Another program holds the lock for too long.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while (descriptor := lock_folder(self._path)) is None:
+            if time.monotonic() > deadline_s:
+                raise self._late(
+                    f"{self.url}: another program holds the lock of this folder for "
+                    f"more than {self._timeout_s:g} seconds; end it if it hangs"
+                )
+            time.sleep(_POLL_INTERVAL_S)
+        try:
+            yield
+        finally:
+            unlock_folder(descriptor)
+
+    def get(self, name: str) -> Answer:
+        """Return the content and the version of a small file.
+
+        Raises:
+            FileNotFoundError: There is no such file, or no such folder.
+        """
+        try:
+            data = read_file(self._path / name, MAX_BYTES)
+        except NotADirectoryError as error:
+            raise FileNotFoundError(*error.args) from error
+        version = _version_of(data)
+        return Answer(data, len(data), version.e_tag or "", version)
+
+    def replace(
+        self, name: str, data: bytes, version: Version | None
+    ) -> Version | None:
+        """Write a small file if it still has `version`; call this while it is locked.
+
+        Returns:
+            The new version, or None if the file has another version.
+
+        Raises:
+            FileNotFoundError: The file is gone.
+            OSError: The disk refuses the file.
+        """
+        before = None if version is None else (version.e_tag or "").encode("latin-1")
+        is_replaced = swap_file(self._path / name, data, before)
+        return _version_of(data) if is_replaced else None
+
+    def refusal(self, message: str) -> OSError:
+        """Return the error for a bucket that ignores conditions."""
+        return OSError(message)
+
+    def names(self, prefix: str = "") -> Listing:
+        """List what is directly in the folder, or in one of its folders."""
+        files, folders = dict[str, Listed](), list[str]()
+        with (
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(self._path / prefix) as entries,
+        ):
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                else:
+                    files[entry.name] = Listed(ObjectVersion(0, ""), 0.0)
+        return Listing(files, folders)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files, if they exist."""
+        for name in names:
+            (self._path / name).unlink(missing_ok=True)
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder; another program may delete it at the same time."""
+        path = self._path / name
+        while path.exists():
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(path)
+
+
 def _read(bucket: SharedFolder, errors: SwapErrors) -> tuple[Manifest, Version | None]:
     try:
         found = bucket.get(MANIFEST)
@@ -453,3 +580,9 @@ def _names_in(value: Any) -> Generator[str]:
     elif isinstance(value, list | tuple):
         for each in cast("Iterable[Any]", value):
             yield from _names_in(each)
+
+
+def _version_of(data: bytes) -> Version:
+    """Return the version of a small file on a disk: its content, as a text."""
+    # Copying is ten times as fast as a digest.
+    return Version(data.decode("latin-1"), None)

@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.disk import DiskFolder
 from roxxel_store.files import (
     make_folder,
     mode_of,
@@ -27,7 +26,7 @@ from roxxel_store.files import (
     sync_folder,
     sync_tree,
 )
-from roxxel_store.swap import Manifest, Writer, read_manifest, writer_of
+from roxxel_store.swap import DiskFolder, Manifest, Writer, read_manifest, writer_of
 
 from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt._place.description import delivered
