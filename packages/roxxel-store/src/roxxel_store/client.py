@@ -15,19 +15,19 @@ import contextlib
 import logging
 import os
 import re
+import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from roxxel_store.errors import BucketError
 from roxxel_store.extras import missing_extra
-from roxxel_store.google import find_google_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
     from types import ModuleType
 
     from obstore.store import ObjectStore
@@ -87,6 +87,17 @@ _STATUSES = {
     "403": _REFUSED,
     "416": "the object is too short, so it was replaced; open it again",
 }
+_GOOGLE_VARIABLES = (
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "GOOGLE_SERVICE_ACCOUNT_PATH",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SKIP_SIGNATURE",
+)
+_GOOGLE_LOGIN_FILE = ".config/gcloud/application_default_credentials.json"
+_GOOGLE_METADATA_HOST = "metadata.google.internal"
+_GOOGLE_PROBE_S = 3.0
+_NUM_GOOGLE_PROBES = 3
 _Item = TypeVar("_Item")
 _logger = logging.getLogger("roxxel_store")
 _first_process: int | None = None
@@ -454,7 +465,7 @@ class Bucket:
                 f"{url}: the environment variable {name} is not the URL of a server; "
                 "begin it with http:// or https://"
             )
-        problem = find_google_problem() if self._scheme == "gs" else None
+        problem = _find_google_problem() if self._scheme == "gs" else None
         if problem is not None:
             raise self.refusal(f"{url}: {problem}")
         request_s = min(_REQUEST_S, self._timeout_s / 3)
@@ -607,6 +618,40 @@ def _reason(error: Exception) -> str:
     if found is not None and found[1] in _HTTP_REASONS:
         return _HTTP_REASONS[found[1]]
     return f"the request failed ({kind}); check the network and the environment"
+
+
+def _find_google_problem() -> str | None:
+    """Describe why Google's buckets cannot be used; None if credentials may exist.
+
+    Without credentials, the client requests them from the metadata server of Google's
+    machines; anywhere else, that fails only after many minutes. The server may be
+    busy at the start of a large job, so this function contacts it several times.
+    """
+    if any(os.environ.get(name) for name in _GOOGLE_VARIABLES):
+        return None
+    home = os.environ.get("HOME")
+    if home and Path(home, _GOOGLE_LOGIN_FILE).exists():
+        return None
+    host = os.environ.get("GCE_METADATA_HOST") or _GOOGLE_METADATA_HOST
+    if _answers(host):
+        return None
+    return (
+        "there are no credentials for Google Cloud Storage, and this is not one of "
+        "Google's machines; set GOOGLE_APPLICATION_CREDENTIALS to a file of "
+        "credentials, or run: gcloud auth application-default login"
+    )
+
+
+@cache
+def _answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    for _ in range(_NUM_GOOGLE_PROBES):
+        try:
+            with socket.create_connection((host, int(port or 80)), _GOOGLE_PROBE_S):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
 
 
 @lru_cache(maxsize=64)
