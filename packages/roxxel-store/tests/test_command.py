@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from roxxel_store.amounts import short_count, short_size
 from roxxel_store.command import (
     CommandParser,
     Found,
@@ -13,6 +12,7 @@ from roxxel_store.command import (
     interruptible,
     run_command,
 )
+from roxxel_store.screen import short_count, short_size
 
 PROGRAM = """
 import os, sys

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_store.amounts import short_size
 from roxxel_store.command import Progress
+from roxxel_store.screen import short_size
 
 from roxxel_ckpt._integrity import LocalFiles, problem_of
 from roxxel_ckpt._named_steps import named_step

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from roxxel_store.amounts import short_duration
+from roxxel_store.screen import short_duration
 
 from roxxel_train.columns import TIMED
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from roxxel_store import check_output
-from roxxel_store.amounts import short_size
 from roxxel_store.command import (
     FOUND,
     REFUSED,
@@ -26,7 +25,7 @@ from roxxel_store.command import (
     interruptible,
     terminal_width,
 )
-from roxxel_store.screen import aligned, say
+from roxxel_store.screen import aligned, say, short_size
 
 from roxxel_ckpt._integrity import find_missing
 from roxxel_ckpt._named_steps import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roxxel_store import roxxel_command
-from roxxel_store.amounts import counted
+from roxxel_store.screen import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
-from roxxel_store.amounts import short_count
+from roxxel_store.screen import short_count
 
 try:
     from matplotlib.figure import Figure

@@ -6,8 +6,7 @@ from itertools import pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from roxxel_store.amounts import counted, short_count
-from roxxel_store.screen import aligned
+from roxxel_store.screen import aligned, counted, short_count
 
 from roxxel_curriculum._order.rounds import cut_spans
 

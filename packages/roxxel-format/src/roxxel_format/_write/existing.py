@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_store.amounts import counted
 from roxxel_store.arguments import other_arguments
-from roxxel_store.screen import note
+from roxxel_store.screen import counted, note
 
 from roxxel_format._write.recipe import Recipe, Side, parse_separator
 from roxxel_format._write.rows import LOSS_MASK

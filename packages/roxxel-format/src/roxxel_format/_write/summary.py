@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roxxel_store.amounts import short_size
-from roxxel_store.screen import printable
+from roxxel_store.screen import printable, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

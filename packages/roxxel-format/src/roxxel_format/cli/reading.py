@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from roxxel_store.amounts import short_size, whole_count
 from roxxel_store.command import (
     Found,
     Progress,
     UsageError,
     check_one,
 )
-from roxxel_store.screen import note, printable, put, say
+from roxxel_store.screen import note, printable, put, say, short_size, whole_count
 from roxxel_store.urls import is_pattern
 
 from roxxel_format._read.opening import open_corpus

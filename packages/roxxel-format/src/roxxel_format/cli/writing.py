@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from roxxel_store.amounts import short_size, whole_count
 from roxxel_store.command import Progress, UsageError, size
 from roxxel_store.output import Output
-from roxxel_store.screen import note, say
+from roxxel_store.screen import note, say, short_size, whole_count
 from roxxel_store.signature import given
 from roxxel_store.urls import url_of
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from roxxel_store.amounts import counted
+from roxxel_store.screen import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from roxxel_store.amounts import short_count, short_duration, short_size
 from roxxel_store.arguments import as_integer
 from roxxel_store.output import is_full
-from roxxel_store.screen import note
+from roxxel_store.screen import note, short_count, short_duration, short_size
 
 from roxxel_prepare._run.ray_runner import RayRunner
 from roxxel_prepare._run.runners import ProcessRunner

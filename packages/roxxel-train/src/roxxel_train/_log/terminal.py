@@ -8,9 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from roxxel_store.amounts import short_duration
 from roxxel_store.lines import plain_row
-from roxxel_store.screen import printable, shown
+from roxxel_store.screen import printable, short_duration, shown
 
 from roxxel_train._files.log import Worker
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roxxel_loader.sharding.presets import CONTEXT_AXIS
-from roxxel_store.amounts import short_size
+from roxxel_store.screen import short_size
 
 from roxxel_train._step.placement import most_parts
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_ckpt.devices import bytes_by_device
-from roxxel_store.amounts import short_duration, short_size
+from roxxel_store.screen import short_duration, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

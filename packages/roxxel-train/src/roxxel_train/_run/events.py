@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointError
-from roxxel_store.amounts import counted
+from roxxel_store.screen import counted
 
 from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from roxxel_ckpt.activity import doing
 from roxxel_loader.sharding.presets import CONTEXT_AXIS
-from roxxel_store.amounts import short_size
+from roxxel_store.screen import short_size
 
 from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import AUTOTUNE

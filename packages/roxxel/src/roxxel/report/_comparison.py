@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_store.amounts import short_duration
-from roxxel_store.screen import in_html
+from roxxel_store.screen import in_html, short_duration
 
 from roxxel.config import config_differences
 from roxxel.report._chart import Chart, Drawn, Line, short

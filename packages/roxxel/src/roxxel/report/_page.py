@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from roxxel_store.amounts import short_duration
-from roxxel_store.screen import in_html
+from roxxel_store.screen import in_html, short_duration
 
 from roxxel.report._chart import Drawn, Mark, percent, short
 from roxxel.report._html import document, table, when

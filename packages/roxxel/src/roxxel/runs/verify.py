@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointDamagedError
 from roxxel_ckpt.coordination import process_index
-from roxxel_store.amounts import counted
+from roxxel_store.screen import counted
 from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
