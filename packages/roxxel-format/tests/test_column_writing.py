@@ -201,8 +201,17 @@ def test_a_list_of_large_integers_is_exact(tmp_path: Path) -> None:
     corpus.write_column("id", [2**63 + 1, 1])
 
     assert corpus.column("id")[:].tolist() == [2**63 + 1, 1]
-    with pytest.raises(OverflowError, match="-1 out of bounds for uint64"):
-        corpus.write_column("other", [2**64 - 1, -1])
+    for least in (-1, np.int64(-1)):
+        with pytest.raises(OverflowError, match="-1 out of bounds for uint64"):
+            corpus.write_column("other", [np.uint64(2**63 + 1), least])
+
+
+def test_texts_of_a_list_keep_the_zeros_at_their_ends(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[1], [2]])
+
+    corpus.write_column("name", ["x\0", "y\0\0"], "document", dtype="utf8")
+
+    assert corpus.column("name")[:].tolist() == ["x\0", "y\0\0"]
 
 
 def test_replaced_corpus_has_no_columns(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_a_merged_shard_that_vanishes_before_the_commit_is_an_error(
     assert names_in(tmp_path) == names
 
 
-def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(
+def test_metadata_is_that_of_the_first_shard_with_the_counts_of_all(
     tmp_path: Path,
 ) -> None:
     for number in range(3):
@@ -298,7 +298,8 @@ def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(
             "tokens": [2],
             "text_bytes": [5],
         }
-        metadata = {"source": number, "input_files": record}
+        skipped = {"number": number, "errors": [f"bad {number}"] * number}
+        metadata = {"source": number, "input_files": record, "skipped": skipped}
         with ShardWriter(path, "uint16", metadata=metadata) as writer:
             writer.append(np.array([number, 1], np.uint16))
     corpus = Roxxel(tmp_path / "c_*.rox")
@@ -307,6 +308,8 @@ def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(
     corpus.compact()
 
     assert corpus.metadata["source"] == 0
+    errors = ["bad 1", "bad 2", "bad 2"]
+    assert corpus.metadata["skipped"] == {"number": 3, "errors": errors}
     assert [each.name for each in corpus.input_totals()] == [
         "part-0",
         "part-1",

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import tracemalloc
 from array import array
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -342,9 +343,9 @@ def test_lists_of_large_integers_are_exact(tmp_path: Path) -> None:
 
 
 def test_integers_that_a_float_would_round_are_refused(tmp_path: Path) -> None:
-    for dtype in (None, "float64"):
+    for dtype, least in product((None, "float64", "uint64"), (-1, np.int64(-1))):
         with pytest.raises(TypeError, match="document 0 is a list but not of numbers"):
-            Roxxel(tmp_path / "a.rox").write([[2**64 - 1, -1]], dtype=dtype)
+            Roxxel(tmp_path / "a.rox").write([[2**64 - 1, least]], dtype=dtype)
     assert names_in(tmp_path) == []
 
 
@@ -402,6 +403,7 @@ def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> Non
         ("a_*.rox", {"vocab_size": 0}, "vocab_size must be in"),
         ("a_*.rox", {"vocab_size": 300, "dtype": "uint8"}, "does not fit dtype uint8"),
         ("a_*.rox", {"dtype": "uint16", "separator": b"abc"}, "has 3 bytes; use up to"),
+        ("a_*.rox", {"dtype": "bool", "separator": b"\2"}, "bytes other than 0 and 1"),
         ("a_*.rox", {"dtype": "uint8", "separator": 256}, "separator \\[256\\] is out"),
     ]
     for name, options, message in cases:

@@ -132,6 +132,11 @@ def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...
         )
     filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
     dtype = np.dtype("<u2") if name == BFLOAT16 else stored_dtype(name)
+    if name == "bool" and max(filled) > 1:
+        raise ValueError(
+            f"separator {separator!r} holds bytes other than 0 and 1, the only ones "
+            "of a bool"
+        )
     return tuple(np.frombuffer(filled, dtype).tolist())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -37,7 +37,8 @@ def number_array(numbers: Sequence[object]) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "f" and all(
         isinstance(each, int | np.integer) for each in numbers
     ):
-        return np.array(numbers, np.uint64)
+        # NumPy would wrap its own negative scalars.
+        return np.array([int(cast("int", each)) for each in numbers], np.uint64)
     return array
 
 

@@ -232,14 +232,15 @@ def _arrays(
     if isinstance(values, list | tuple):
         is_whole = not isinstance(next(iter(values), None), np.ndarray | list | tuple)
     parts = [cast("object", values)] if is_whole else values
+    wanted = None if dtype is None else _stored(dtype)
     # An empty list has no type, although numpy makes it an array of float64.
-    arrays = (_flat(each) for each in parts if not _is_empty_list(each))
+    arrays = (_flat(each, wanted) for each in parts if not _is_empty_list(each))
     first: np.ndarray[Any, Any] | None = None
     for first in arrays:
         if first.size:
             break
-    if dtype is not None:
-        stored = _stored(dtype)
+    if wanted is not None:
+        stored = wanted
     elif first is None:
         raise TypeError(
             "there are no values, so nothing says their type; pass dtype, such as "
@@ -277,8 +278,11 @@ def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return dtypes.stored_dtype(dtypes.stored_name(wanted))
 
 
-def _flat(values: object) -> np.ndarray[Any, Any]:
-    if isinstance(values, list | tuple):
+def _flat(values: object, wanted: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    if wanted is not None and wanted.hasobject and isinstance(values, list | tuple):
+        # An array of strings would drop the zeros at the end of each.
+        array = np.array(values, object)
+    elif isinstance(values, list | tuple):
         array = number_array(cast("Sequence[object]", values))
     else:
         array = np.asarray(values)

@@ -54,6 +54,7 @@ FULL_SHARD_BYTES = 1 << 30
 """Maximum size of a merged shard by default."""
 
 _CHUNK_BYTES = 1 << 22
+_MOST_SKIPPED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +291,11 @@ class _NewFiles:
         )
         if inputs:
             found["input_files"] = inputs.record()
+        skipped = [each["skipped"] for each in every if "skipped" in each]
+        if skipped:
+            errors = [text for each in skipped for text in each["errors"]]
+            number = sum(each["number"] for each in skipped)
+            found["skipped"] = {"number": number, "errors": errors[:_MOST_SKIPPED]}
         bins = self._manifest.bins
         if bins is not None:
             of_group = bins.of(group)
