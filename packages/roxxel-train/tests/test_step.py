@@ -212,6 +212,10 @@ def test_scalars_are_named_by_their_path(aux: dict[str, Any]) -> None:
             {"a": {"loss": LOSS}, "b": {"loss": LOSS}},
             'loss_fn returned the scalars a/loss and b/loss but no "loss"',
         ),
+        (
+            {"total": LOSS, "parts": {"loss": HALF}},
+            'loss_fn returned the scalars total and parts/loss but no "loss"',
+        ),
         ({"logits": jnp.zeros(3)}, "loss_fn returned a dict without a scalar"),
         (
             {"loss": jnp.zeros((4, 5)), "accuracy": HALF},

@@ -75,8 +75,8 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
     - a tuple or list whose first value is the loss. Scalars in dicts among the other
       values keep their keys as names; another scalar is named by its position, such as
       `aux/1`. One of the dicts may repeat the loss itself as `"loss"`;
-    - a dict, nested or not, or a named tuple, with one scalar named `"loss"`. Without a
-      value of this name there must be exactly one scalar.
+    - a dict or a named tuple, nested or not, with one scalar named `"loss"`, which is
+      nested only if all scalars are. Without it there must be exactly one scalar.
 
     The name of a nested scalar is its path, as in `aux/grad/x`. An array of shape (1,)
     counts as a scalar. Other arrays and None are allowed and ignored, except arrays
@@ -207,7 +207,9 @@ def _find_loss(
         if name not in scalars:
             raise _not_a_scalar(repr(name), leaves[name], function)
     unweighted = [name for name in scalars if name != LOSS_WEIGHT]
-    for candidates in (named, unweighted):
+    # A scalar above a nested loss may be the sum to minimise, and that loss its part.
+    is_nested = all("/" in name for name in unweighted)
+    for candidates in (named if is_nested else [], unweighted):
         if len(candidates) == 1:
             if within and candidates[0] not in within:
                 raise _not_a_scalar(repr(within[0]), leaves[within[0]], function)
