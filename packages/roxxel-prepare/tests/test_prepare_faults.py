@@ -318,7 +318,7 @@ def test_an_error_of_a_library_is_one_sentence(
     def failing(*_: object, **__: object) -> None:
         raise kind("what failed")
 
-    monkeypatch.setattr("roxxel_prepare._inputs.documents.documents_of", failing)
+    monkeypatch.setattr("roxxel_prepare._inputs.documents._documents_of", failing)
     (tmp_path / "a.txt").write_text("a", encoding="utf-8")
 
     assert run("write", tmp_path / "c_*.rox", tmp_path / "a.txt") == 1

@@ -1,41 +1,75 @@
-"""The documents of some input files, in order, each with its origin.
+"""Read the documents of input files, in order, each with its origin.
 
 Several units of a write may share a large input, so an origin has the number of its
 input among all inputs of the write. A shard's metadata count documents by this number.
+
+Each format can be read in order. Where it can also be divided, its spans are told
+beside its reader: each document must belong to one span.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from roxxel_format import ShardError
+from roxxel_format.foreign import parse_npy_header
 
 from roxxel_prepare._inputs.formats import (
+    BYTE_ORDER_MARK,
     FORMATS,
     HEAD_BYTES,
     format_of_head,
+    is_compressed,
+    text_of,
 )
-from roxxel_prepare._inputs.input_file import InputError
+from roxxel_prepare._inputs.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    naming_damage,
+)
 from roxxel_prepare._inputs.input_record import check_unchanged, file_name
-from roxxel_prepare._inputs.inputs import (
-    READ_BY_PARTS,
-    documents_of,
-)
 from roxxel_prepare._inputs.opening import (
     index_beside,
     opened,
     with_head,
 )
-from roxxel_prepare._inputs.tables import token_documents
+from roxxel_prepare._inputs.row_documents import (
+    batch_documents,
+    check_columns,
+    json_document,
+    tried,
+)
+from roxxel_prepare._inputs.row_texts import (
+    array_documents,
+    csv_documents,
+    tsv_documents,
+)
+from roxxel_prepare._inputs.tables import (
+    divided_batches,
+    divided_tokens,
+    record_batches,
+    token_documents,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from roxxel_format.writing import Fields
 
-    from roxxel_prepare._inputs.input_record import Part
+    from roxxel_prepare._inputs.input_record import Part, Span
 
 _MAX_BAD = 100
+_PIECE = 1 << 24
+_SKIPPED = 1 << 20
+_READ_BY_PARTS = {"parquet", "arrow", "ds"}
+"""Formats whose readers read only parts of a file, many bytes at a time."""
 
 
 @dataclass
@@ -152,7 +186,7 @@ def documents_in(
         OSError: The file cannot be opened or read.
     """
     path, name, span = part.path, part.form, part.span
-    ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
+    ahead_to = 0 if name in _READ_BY_PARTS else None if span is None else span[1]
     with opened(path, part.version, ahead_to=ahead_to) as opened_file:
         file = opened_file
         if FORMATS[name].is_text and not (span and span[0]):
@@ -163,7 +197,226 @@ def documents_in(
             return
         # Only JSON lines are divided, not an array.
         name = "jsonl" if name == "json" and span else name
-        for document in documents_of(path, file, name, fields, span, is_given=is_given):
+        for document in _documents_of(
+            path, file, name, fields, span, is_given=is_given
+        ):
             if isinstance(document, InputError) and not yields_errors:
                 raise document
             yield document
+
+
+def spans_in(whole: Part, num_bytes: int, least: int, *, is_given: bool) -> list[Span]:
+    """Divide a file into parts of about `least` bytes; return [] to keep it whole.
+
+    `num_bytes` is the size of the file. Only Parquet, Arrow, `.ds`, and uncompressed
+    lines and JSON lines can be divided.
+    """
+    path, name, version = whole.path, whole.form, whole.version
+    count = num_bytes // max(1, least)
+    if count < 2 or is_compressed(path):
+        return []
+    if name == "json":
+        with opened(path, version, ahead_to=0) as file:
+            head = file.read(HEAD_BYTES)
+        name = format_of_head(path, name, head, is_given=is_given)
+    if name == "ds":
+        return divided_tokens(path, num_bytes, index_beside(path), least)
+    if name in ("parquet", "arrow"):
+        divided = _divided_rows if name == "parquet" else divided_batches
+        with opened(path, version, ahead_to=0) as file:
+            return divided(path, file, least)
+    if name not in ("lines", "jsonl"):
+        return []
+    ends = [number * num_bytes // count for number in range(count + 1)]
+    return list(pairwise(ends))
+
+
+def _documents_of(
+    path: str,
+    file: BinaryIO,
+    form: str,
+    fields: Fields,
+    span: Span | None,
+    *,
+    is_given: bool,
+) -> Iterator[object]:
+    """Yield the documents of an opened file; for a bad one, perhaps an InputError.
+
+    `form` is not `ds`, whose index is another file.
+    """
+    lines = _located_lines(path, file, span)
+    rows = (line for _, line in lines)
+    match form:
+        case "text":
+            yield text_of(path, file.read().removeprefix(BYTE_ORDER_MARK))
+        case "lines" | "jsonl":
+            yield from _line_documents(lines, form, fields)
+        case "json":
+            yield from array_documents(path, file, fields)
+        case "csv":
+            yield from csv_documents(path, rows, fields)
+        case "tsv":
+            yield from tsv_documents(path, rows, fields, may_be_quoted=not is_given)
+        case "npy":
+            yield from _array_rows(path, file)
+        case "parquet":
+            yield from _parquet_rows(path, file, fields, span)
+        case _:
+            yield from _arrow_rows(path, file, fields, span)
+
+
+def _line_documents(
+    lines: Iterator[tuple[str, bytes]], form: str, fields: Fields
+) -> Iterator[object]:
+    for where, line in lines:
+        if form == "lines":
+            yield tried(text_of, where, line.rstrip(b"\r\n"))
+        elif line.strip():
+            yield tried(json_document, where, line, fields)
+
+
+def _located_lines(
+    path: str, file: BinaryIO, span: Span | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield lines and locations: line numbers, or byte offsets in a part of a file.
+
+    A byte order mark before the first line is left out.
+    """
+    if span is None:
+        for number, line in enumerate(file, 1):
+            text = line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
+            yield f"{path}:{number}", text
+        return
+    start, stop = span
+    if start:  # The line with byte `start - 1` belongs to an earlier part.
+        start -= 1
+        file.seek(start)
+        rest = b" "
+        while rest and rest[-1:] != b"\n" and start < stop:
+            rest = file.readline(_SKIPPED)
+            start += len(rest)
+    while start < stop and (line := file.readline()):
+        text = line if start else line.removeprefix(BYTE_ORDER_MARK)
+        yield f"{path}: line at byte {start}", text
+        start += len(line)
+
+
+def _parquet_table(path: str, file: BinaryIO) -> Any:
+    """Open a Parquet file; raise InputError if it is damaged."""
+    parquet = library("pyarrow.parquet", "parquet", path)
+    source = as_seekable(file)
+    with naming_damage(partial(_not_parquet, path)):
+        return parquet.ParquetFile(source, page_checksum_verification=True)
+
+
+def _not_parquet(path: str, why: str) -> str:
+    return f"{path}: not a Parquet file ({why}); copy it again or make it again"
+
+
+def _parquet_rows(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    table = _parquet_table(path, file)
+    with naming_damage(partial(_not_parquet, path)):
+        names = list(table.schema_arrow.names)
+    check_columns(path, names, fields)
+    groups = range(*span) if span else range(table.metadata.num_row_groups)
+    first, stop = (
+        sum(table.metadata.row_group(each).num_rows for each in range(end))
+        for end in (groups.start, groups.stop)
+    )
+    row = first
+    for batch in _batches(path, table, fields, groups, (first, stop)):
+        yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
+
+
+def _divided_rows(path: str, file: BinaryIO, least: int) -> list[Span]:
+    metadata = _parquet_table(path, file).metadata
+    spans: list[Span] = []
+    start = size = 0
+    for stop in range(1, metadata.num_row_groups + 1):
+        size += metadata.row_group(stop - 1).total_byte_size
+        if size >= least or stop == metadata.num_row_groups:
+            spans.append((start, stop))
+            start, size = stop, 0
+    return spans if len(spans) > 1 else []
+
+
+def _arrow_rows(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    row = 0
+    for number, batch in enumerate(record_batches(path, file)):
+        if span is None or span[0] <= number < span[1]:
+            check_columns(path, batch.schema.names, fields)
+            yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
+
+
+def _batches(
+    path: str, table: Any, fields: Fields, groups: range, rows: Span
+) -> Iterator[Any]:
+    """Yield the columns of documents in some row groups of Parquet, in batches."""
+    row, stop = rows
+
+    def damaged(why: str) -> str:
+        return (
+            f"{path}: damaged at or after row {row} ({why}); copy the file again or "
+            "make it again"
+        )
+
+    with naming_damage(damaged):
+        for group in groups:  # One iterator of all groups would keep their pages.
+            for batch in table.iter_batches(
+                columns=[*fields.names] or None, batch_size=256, row_groups=[group]
+            ):
+                yield batch
+                row += batch.num_rows
+    if row != stop:
+        raise InputError(
+            f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
+            "again or make it again"
+        )
+
+
+def _array_rows(path: str, file: BinaryIO) -> Iterator[object]:
+    try:
+        dtype, shape, is_fortran = parse_npy_header(path, file.read)
+    except ShardError as error:
+        raise InputError(str(error)) from None
+    if dtype.kind not in "iuf":
+        raise InputError(
+            f"{path}: holds {dtype}; an array of tokens holds numbers, so convert it"
+        )
+    if len(shape) not in (1, 2) or shape[1:] == (0,):
+        raise InputError(
+            f"{path}: has shape {shape}; save a flat array for one document, or a "
+            "table with a document in each row"
+        )
+    data = _npy_data(path, file, shape, dtype)
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
+    yield from (array,) if array.ndim == 1 else array
+
+
+def _npy_data(
+    path: str, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> bytearray:
+    """Read an array in pieces, because a damaged header may declare too many bytes."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    data = bytearray()
+    # Read one byte more, to detect bytes after the array.
+    while piece := file.read(min(_PIECE, num_bytes + 1 - len(data))):
+        data += piece
+    if len(data) < num_bytes:
+        raise InputError(
+            f"{path}: has {len(data)} bytes after its header, but shape {shape} of "
+            f"{dtype} needs {num_bytes}; the file was probably truncated, so copy it "
+            "again or make it again"
+        )
+    if len(data) > num_bytes:
+        raise InputError(
+            f"{path}: has bytes after its array of shape {shape}; a .npy file holds "
+            "one array, so copy it again or write each array into its own file"
+        )
+    return data

@@ -85,6 +85,17 @@ class Inputs:
         recorded = {"format": self.form, "field": self.field, "number": len(self.facts)}
         return recorded | dict(lists)
 
+    @property
+    def parts(self) -> list[Part]:
+        """All inputs, each as a whole."""
+        files = zip(self.paths, self.forms, self.facts, strict=True)
+        return [
+            Part(path, form, None, None, number, facts)
+            if (version := self.objects.get(path)) is None
+            else Part(path, form, None, version, number)
+            for number, (path, form, facts) in enumerate(files)
+        ]
+
     @cached_property
     def stream(self) -> str | None:
         """Name of an input that is no regular file, such as a pipe; else None."""

@@ -34,7 +34,7 @@ from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
 from roxxel_prepare._plan.side import path_beside
-from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
+from roxxel_prepare._plan.units import UNIT_BYTES, units_of
 from roxxel_prepare._run.driving import run_units
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
 from roxxel_prepare._run.unit_writer import UnitWriter, discard_records, done_units
@@ -108,7 +108,7 @@ def prepare(
     if part or runner not in {None, ProcessRunner(1)}:
         write.corpus.as_place("one process writes it, without --workers and --part")
     documents = Documents(
-        parts_of(inputs),
+        inputs.parts,
         write.recipe.fields,  # with what renders chats
         is_given=inputs.form is not None,
         skips_bad=recipe.skip_bad,

@@ -16,7 +16,6 @@ from roxxel_format.writing import Fields
 
 from roxxel_prepare._inputs.documents import documents_in
 from roxxel_prepare._inputs.listing import find_inputs
-from roxxel_prepare._plan.units import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ def texts_of(paths: Sequence[str]) -> Iterator[str | npt.NDArray[Any]]:
         if path.endswith(".rox"):
             yield from _of_corpus(path)
             continue
-        for part in parts_of(find_inputs([path])):
+        for part in find_inputs([path]).parts:
             for document in documents_in(part, Fields(every=True)):
                 if isinstance(document, list):
                     yield from _texts_in(cast("list[object]", document))
