@@ -67,9 +67,11 @@ def find_inputs(
         InputError: The format of a file is not known, the files are of different kinds,
             a field is named but a file has none, or a folder that `datasets` saved
             cannot be read.
-        ValueError: A path is empty, `-` is given twice, or a URL is not valid, or is a
-            pattern or a folder on a web server.
+        ValueError: The form is unknown, a path is empty, `-` is given twice, or a URL
+            is not valid, or is a pattern or a folder on a web server.
     """
+    if form is not None and form not in FORMATS:
+        raise ValueError(f"format={form!r} must be one of {', '.join(FORMATS)}")
     if not paths:
         raise ValueError("inputs is empty; pass files, folders, patterns or URLs")
     found: list[str] = []

@@ -1,32 +1,34 @@
-"""Write files into a corpus, as the command `roxxel-prepare write` does.
+"""Write files into a corpus, or into several, as `roxxel-prepare write` does.
 
 The inputs are divided into units: consecutive files, or parts of a large file.
 Processes of this machine, tasks of Ray, or the members of a job array write the units;
 all three give the same bytes. The commit makes the shards a corpus.
+
+Several corpora divide the documents, by a hash of their tokens or by their length.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from roxxel_format.writing import Fields, Recipe
+from roxxel_format import ShardError
+from roxxel_format.writing import Fields, Place, Recipe, Side
 from roxxel_store.arguments import as_integer
+from roxxel_store.screen import note
 
-from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._inputs.listing import find_inputs
-from roxxel_prepare._plan.side import (
-    check_divided,
-    checked_buckets,
-    checked_split,
-    recipes_of,
-)
+from roxxel_prepare._plan.plan import parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.driving import Progress, check_part, runner_of
-from roxxel_prepare._run.preparation import PartSummary, commit_units, prepare
+from roxxel_prepare._run.preparation import PartSummary, commit_plan, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from roxxel_format import WriteArguments, WriteSummary
     from roxxel_format.writing import Exist
@@ -131,12 +133,9 @@ def write_files(
     """
     runner = runner_of(workers, ray)
     as_integer("unit_bytes", unit_bytes, 1)
-    _check_choices(format, split)
     check_part(part)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
-    if bucket_by_length is not None:
-        bucket_by_length = checked_buckets(bucket_by_length, arguments.get("pack"))
     fields = Fields(field or "", prompt, completion, document_id, path, chat)
     recipe = Recipe(
         **arguments, exist=exist, fields=fields, shuffle=shuffle, skip_bad=skip_bad
@@ -171,14 +170,6 @@ def write_files(
     ]
 
 
-def _check_choices(form: object, split: object) -> None:
-    """Raise ValueError for an invalid format or split."""
-    if form is not None and form not in FORMATS:
-        raise ValueError(f"format={form!r} must be one of {', '.join(FORMATS)}")
-    if split is not None:
-        checked_split(*cast("Any", split if isinstance(split, tuple) else (split, 0)))
-
-
 def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
     """Commit a corpus when all members of `write_files(..., part=(i, n))` are done.
 
@@ -193,3 +184,188 @@ def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
         ValueError: Units are missing; the message names them, and nothing changes.
     """
     return list(commit_units(os.fspath(filepath)).values())
+
+
+def commit_units(filepath: str) -> dict[str, WriteSummary]:
+    """Commit a preparation whose parts are done; see `prepare`.
+
+    If the preparation holds documents out (`split`), first commits the held-out corpus.
+    If it was committed before, prints this and changes nothing. Returns a summary for
+    each corpus, by the path of the corpus.
+
+    Raises:
+        FileNotFoundError: There is no preparation to commit.
+        ValueError: Units are missing; the message names them.
+    """
+    summaries: dict[str, WriteSummary] = {}
+    place = Place.of(filepath)
+    name = place.name.plan.name
+    if place.read(name) is None:
+        return {filepath: _committed(place, filepath)}
+    with ExitStack() as resources:
+        place.enter(resources)
+        data = place.read(name)
+        if data is None:
+            return {filepath: _committed(place, filepath)}
+        plan = parse_plan(data, place.folder + name)
+        recipe = plan.recipe
+        place.begin(replaces=recipe.exist == "replace")
+        if recipe.side is not None and not recipe.side.is_held_out:
+            held_out = path_beside(filepath, recipe.side.name)
+            # The held-out corpus has no plan if an earlier process committed it and
+            # then was killed.
+            with contextlib.suppress(FileNotFoundError):
+                summaries |= commit_units(held_out)
+        summaries[filepath] = commit_plan(place, plan)
+    if recipe.exist != "append":
+        place.remove_leftovers()
+    return summaries
+
+
+def _committed(place: Place, filepath: str) -> WriteSummary:
+    """Return the summary of a corpus whose preparation was committed before.
+
+    Raises FileNotFoundError if no preparation was committed.
+    """
+    found = place.existing()
+    if found is None or all("inputs" not in v.arguments for v in found.versions):
+        raise FileNotFoundError(
+            f"{filepath}: has no preparation to commit; check the path, and that a "
+            "part was written"
+        )
+    kept = place.summary(place.listed(found), fingerprint=found.fingerprint, kept=True)
+    note(
+        f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
+        f"{kept.num_documents:,} documents"
+    )
+    return kept
+
+
+def recipes_of(
+    filepath: str,
+    recipe: Recipe,
+    split: tuple[str, float] | None,
+    buckets: Sequence[int] | None,
+) -> dict[str, Recipe]:
+    """Return the recipes of a command's corpora, by path, in the order of writing.
+
+    Held-out documents come first, so that no corpus exists without them.
+
+    Args:
+        filepath: Path of the corpus.
+        recipe: The arguments of the command.
+        split: Name and share of the held-out documents.
+        buckets: Tokens of a bin for each range of lengths, ascending.
+
+    Raises:
+        ValueError: `split` or `buckets` is invalid.
+    """
+    found = {filepath: recipe}
+    if buckets is not None:
+        buckets = checked_buckets(buckets, recipe.pack)
+        tops = [*buckets[:-1], None]
+        least = [0, *(each + 1 for each in buckets[:-1])]
+        found = {
+            path_beside(filepath, str(pack)): replace(
+                recipe, lengths=(low, high), pack=pack
+            )
+            for low, high, pack in zip(least, tops, buckets, strict=True)
+        }
+    if split is None:
+        return found
+    name, share = checked_split(split)
+    return {
+        path_beside(path, name) if is_held_out else path: replace(
+            each, side=Side(name, share, is_held_out)
+        )
+        for path, each in found.items()
+        for is_held_out in (True, False)
+    }
+
+
+def check_divided(recipes: Mapping[str, Recipe]) -> None:
+    """Raise FileExistsError if a corpus exists and has no side, or one of another name.
+
+    Otherwise the command would write, and then leave, a held-out corpus that does not
+    belong to the corpus it stands beside.
+
+    Args:
+        recipes: What `recipes_of` returns.
+    """
+    for path, recipe in recipes.items():
+        side = recipe.side
+        if side is None or side.is_held_out:
+            continue
+        try:
+            found = Place.existing_at(path)
+        except ShardError:
+            if recipe.exist != "replace":
+                raise
+            continue  # Nothing says how it was divided.
+        if found is None:
+            continue
+        old = Side.of(found)
+        may_begin = old is None and recipe.exist in {"replace", "append"}
+        if not may_begin and (old is None or old.name != side.name):
+            by = "" if old is None else f"by {old.name}={old.share}"
+            raise FileExistsError(
+                f"{path}: was {f'divided {by}' if by else 'not divided by a split'}, "
+                f"so {side.name}={side.share} cannot hold out "
+                f"{path_beside(path, side.name)} beside it; write elsewhere, or delete "
+                "what is there first"
+            )
+
+
+def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int]:
+    """Return the lengths of `bucket_by_length`, which must ascend from 2.
+
+    Raises ValueError for other lengths, and if `pack` is given too.
+    """
+    found = [as_integer("bucket_by_length", each, 2) for each in lengths]
+    if not found or found != sorted({*found}):
+        raise ValueError(
+            f"bucket_by_length={found} must be lengths that ascend, such as "
+            "[513, 1025, 4097]"
+        )
+    if pack is not None:
+        raise ValueError(
+            f"pack={pack} and bucket_by_length={found}: each length is packed by "
+            "itself; pass only one"
+        )
+    return found
+
+
+def checked_split(split: object) -> tuple[str, float]:
+    """Return a split; raise ValueError unless it is a plain name and a share."""
+    with contextlib.suppress(TypeError, ValueError):
+        name, share = cast("tuple[Any, Any]", split)
+        number = float(share)
+        if re.fullmatch("[A-Za-z0-9-]+", name) and 0 < number < 1:
+            return name, number
+    raise ValueError(
+        f"split={split!r} must be a name of letters, digits and -, and a share "
+        'between 0 and 1, such as ("valid", 0.001)'
+    )
+
+
+def path_beside(filepath: str, name: str) -> str:
+    """Return the path of another corpus of a command, such as `wiki_valid_*.rox`.
+
+    The name, of a split or a length, is inserted before the star, the suffix `.rox`, or
+    the slash at the end. `out/*.rox` has no name before the star, so the other corpus
+    is a folder in `out`: `out/valid/*.rox`.
+    """
+    path = filepath.rstrip("/")
+    head, slash, last = path.rpartition("/")
+    prefix, star, suffix = last.partition("*")
+    if last == "*.rox":  # the folder, which can hold one corpus
+        new = f"{name}/*.rox"
+    elif star and not prefix:
+        new = f"{name}_*{suffix}"
+    elif star:
+        end = "_" if prefix.endswith("_") else ""
+        new = f"{prefix.removesuffix('_')}_{name}{end}*{suffix}"
+    else:
+        stem = last.removesuffix(".rox")
+        new = f"{stem}_{name}{last[len(stem) :]}"
+    return head + slash + new + filepath[len(path) :]

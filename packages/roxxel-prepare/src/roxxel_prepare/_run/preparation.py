@@ -12,8 +12,6 @@ A single process writes everything for a corpus of one file, and for inputs from
 
 from __future__ import annotations
 
-import contextlib
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -33,7 +31,6 @@ from roxxel_store.screen import note
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
-from roxxel_prepare._plan.side import path_beside
 from roxxel_prepare._plan.units import UNIT_BYTES, units_of
 from roxxel_prepare._run.driving import run_units
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
@@ -153,61 +150,6 @@ def prepare(
             f"{f', like the other inputs ({others})' if others else ''}; check the "
             "inputs"
         ) from error
-
-
-def commit_units(filepath: str) -> dict[str, WriteSummary]:
-    """Commit a preparation whose parts are done; see `prepare`.
-
-    If the preparation holds documents out (`split`), first commits the held-out corpus.
-    If it was committed before, prints this and changes nothing. Returns a summary for
-    each corpus, by the path of the corpus.
-
-    Raises:
-        FileNotFoundError: There is no preparation to commit.
-        ValueError: Units are missing; the message names them.
-    """
-    summaries: dict[str, WriteSummary] = {}
-    place = Place.of(filepath)
-    name = place.name.plan.name
-    if place.read(name) is None:
-        return {filepath: _committed(place, filepath)}
-    with ExitStack() as resources:
-        place.enter(resources)
-        data = place.read(name)
-        if data is None:
-            return {filepath: _committed(place, filepath)}
-        plan = parse_plan(data, place.folder + name)
-        recipe = plan.recipe
-        place.begin(replaces=recipe.exist == "replace")
-        if recipe.side is not None and not recipe.side.is_held_out:
-            held_out = path_beside(filepath, recipe.side.name)
-            # The held-out corpus has no plan if an earlier process committed it and
-            # then was killed.
-            with contextlib.suppress(FileNotFoundError):
-                summaries |= commit_units(held_out)
-        summaries[filepath] = commit_plan(place, plan)
-    if recipe.exist != "append":
-        place.remove_leftovers()
-    return summaries
-
-
-def _committed(place: Place, filepath: str) -> WriteSummary:
-    """Return the summary of a corpus whose preparation was committed before.
-
-    Raises FileNotFoundError if no preparation was committed.
-    """
-    found = place.existing()
-    if found is None or all("inputs" not in v.arguments for v in found.versions):
-        raise FileNotFoundError(
-            f"{filepath}: has no preparation to commit; check the path, and that a "
-            "part was written"
-        )
-    kept = place.summary(place.listed(found), fingerprint=found.fingerprint, kept=True)
-    note(
-        f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
-        f"{kept.num_documents:,} documents"
-    )
-    return kept
 
 
 def _num_workers(inputs: Inputs) -> int:

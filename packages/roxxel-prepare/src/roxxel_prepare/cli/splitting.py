@@ -9,7 +9,7 @@ from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, Recipe
 from roxxel_store.screen import note
 
-from roxxel_prepare._plan.side import check_divided, recipes_of
+from roxxel_prepare._run.files import check_divided, recipes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ from roxxel_store.command import as_text
 from roxxel_store.screen import draw, note, printable
 
 from roxxel_prepare._inputs.formats import FORMATS
-from roxxel_prepare._plan.side import checked_buckets, checked_split
+from roxxel_prepare._run.files import checked_buckets, checked_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +59,7 @@ def split(text: str) -> tuple[str, float]:
     """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
     name, _, number = as_text(text).partition("=")
     with contextlib.suppress(ValueError):
-        return checked_split(name, number)
+        return checked_split((name, number))
     raise argparse.ArgumentTypeError(
         f"{text!r} is not NAME=SHARE with a share between 0 and 1, such as valid=0.001"
     )
