@@ -81,27 +81,27 @@ def test_any_number_of_workers_gives_the_same_shards(tmp_path: Path) -> None:
 _SLOW = """
 import os, time
 from pathlib import Path
-from roxxel_prepare._run import unit_writer
+from roxxel_prepare._run import preparation
 
 def stall(self, number):
     Path(os.environ["PIDS"], str(os.getpid())).touch()
     time.sleep(3600)
 
-unit_writer.UnitWriter.write_unit = stall
+preparation.UnitWriter.write_unit = stall
 """
 
 
 _WARNING = """
 import warnings
-from roxxel_prepare._run import unit_writer
+from roxxel_prepare._run import preparation
 
-write_unit = unit_writer.UnitWriter.write_unit
+write_unit = preparation.UnitWriter.write_unit
 
 def warn(self, number):
     warnings.warn("of a library")
     return write_unit(self, number)
 
-unit_writer.UnitWriter.write_unit = warn
+preparation.UnitWriter.write_unit = warn
 """
 
 

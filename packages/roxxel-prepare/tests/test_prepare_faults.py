@@ -378,7 +378,7 @@ def test_a_compaction_does_not_stop_the_commit_of_a_replacement(
     commits: bool,
 ) -> None:
     corpus, command = replacing
-    monkeypatch.setattr("roxxel_prepare._run.unit_writer.UnitWriter.write_unit", refuse)
+    monkeypatch.setattr("roxxel_prepare._run.preparation.UnitWriter.write_unit", refuse)
 
     assert corpus.compact().num_merged == 2
     assert run(*(("write", corpus.filepath, "--commit") if commits else command)) == 0
@@ -396,7 +396,7 @@ def test_a_replacement_after_another_append_goes_on_when_it_is_repeated(
     commits: bool,
 ) -> None:
     corpus, command = replacing
-    monkeypatch.setattr("roxxel_prepare._run.unit_writer.UnitWriter.write_unit", refuse)
+    monkeypatch.setattr("roxxel_prepare._run.preparation.UnitWriter.write_unit", refuse)
     corpus.write([[3]], dtype="uint8", exist="append")
     repeated = ("write", corpus.filepath, "--commit") if commits else command
 

@@ -107,7 +107,7 @@ def test_ray_and_workers_together_are_an_error(tmp_path: Path, inputs: Path) -> 
 _DYING = """
 import os, signal
 from pathlib import Path
-from roxxel_prepare._run.unit_writer import UnitWriter
+from roxxel_prepare._run.preparation import UnitWriter
 
 write_unit = UnitWriter.write_unit
 

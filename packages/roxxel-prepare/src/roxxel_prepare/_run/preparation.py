@@ -1,18 +1,23 @@
 """Prepare a corpus from input files: plan units, run them, commit their shards.
 
 A unit is consecutive input files, or a part of a large file. The inputs and arguments
-alone determine the units and the bytes of their shards. So the shards do not depend on
-which processes write them, and a unit may be written again. A plan, a file beside the
-manifest, records what all processes of a preparation must agree on. A single unit needs
-no plan, unless the preparation is written in parts (`part`). After an interruption, the
-same command writes only the units without a record.
+alone determine the units, and the names and bytes of their shards. So any process may
+write a unit, any number of times: each writes its own draft and renames it. A plan, a
+file beside the manifest, records what all processes of a preparation must agree on. A
+single unit needs no plan, unless the preparation is written in parts (`part`).
+
+The record of a unit lists its shards, sealed with a checksum. A process creates it
+after the shards, so a unit with a record is done. After an interruption, the same
+command writes only the units without a record. The commit reads the records.
 
 A single process writes everything for a corpus of one file, and for inputs from pipes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +31,15 @@ from roxxel_format.writing import (
     commit,
 )
 from roxxel_store import roxxel_command
+from roxxel_store.records import RecordError
 from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
-from roxxel_prepare._plan.units import UNIT_BYTES, units_of
+from roxxel_prepare._plan.units import UNIT_BYTES, UnitDone, units_of
 from roxxel_prepare._run.driving import run_units
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
-from roxxel_prepare._run.unit_writer import UnitWriter, discard_records, done_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,9 +50,10 @@ if TYPE_CHECKING:
     from roxxel_prepare._plan.units import Unit
     from roxxel_prepare._run.driving import Progress
     from roxxel_prepare._run.runners import Runner
-    from roxxel_prepare._run.unit_writer import UnitRecord
 
 _MAX_NAMED = 10
+_UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)
+"""The record of a finished unit."""
 
 
 @dataclass(frozen=True)
@@ -173,20 +179,14 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
     return write.kept(inputs.difference)
 
 
+@dataclass(frozen=True)
 class _Preparation:
     """A preparation in units, from the arguments to the commit."""
 
-    def __init__(
-        self,
-        write: CorpusWrite,
-        inputs: Inputs,
-        unit_bytes: int,
-        documents: Documents,
-    ) -> None:
-        self._write = write
-        self._inputs = inputs
-        self._documents = documents
-        self._unit_bytes = unit_bytes
+    write: CorpusWrite
+    inputs: Inputs
+    unit_bytes: int
+    documents: Documents
 
     def run(
         self,
@@ -198,12 +198,12 @@ class _Preparation:
 
         With `part`, write only the missing units of this part, and do not commit.
         """
-        with self._write as write:
+        with self.write as write:
             # Another process may have committed meanwhile.
-            kept = _kept(write, self._inputs)
+            kept = _kept(write, self.inputs)
             if kept is not None:
                 return kept
-            units = units_of(self._inputs, self._unit_bytes)
+            units = units_of(self.inputs, self.unit_bytes)
             plan = self._plan(units, is_shared=part is not None)
             first, step = part or (0, 1)
             numbers = range(first, len(units), step)
@@ -225,7 +225,7 @@ class _Preparation:
         Creates the file of the plan if there is none. A single unit that one process
         writes needs no file, so that other small appends can run at the same time.
         """
-        write, place = self._write, self._write.place
+        write, place = self.write, self.write.place
         file_name = place.name.plan.name
         data = place.read(file_name)
         if data is None:
@@ -236,7 +236,7 @@ class _Preparation:
             data = place.read(file_name) or plan.pack()
         found_plan = parse_plan(data, place.folder + file_name)
         plan = found_plan.with_skipping(write.recipe)
-        check_same(plan, self._inputs, write.recipe, units, write.what)
+        check_same(plan, self.inputs, write.recipe, units, write.what)
         if plan != found_plan:
             place.files.replace(file_name, plan.pack())
         return plan
@@ -246,17 +246,17 @@ class _Preparation:
 
         Raises NoDocumentsError if there are no documents.
         """
-        write = self._write
+        write = self.write
         write.begin()
-        write.decide(self._documents)
+        write.decide(self.documents)
         rows = [unit.row() for unit in units]
         # Where the inputs lie changes no shard, unless documents record their paths.
         facts: list[Any] = [[divided for _text, *divided in rows]]
         if write.recipe.fields.path:
-            folder = self._inputs.folder
-            facts.append([path.removeprefix(folder) for path in self._inputs.paths])
+            folder = self.inputs.folder
+            facts.append([path.removeprefix(folder) for path in self.inputs.paths])
         base = write.place.end.fingerprint
-        return Plan(write.job(*facts), self._inputs.facts, rows, base, write.recipe)
+        return Plan(write.job(*facts), self.inputs.facts, rows, base, write.recipe)
 
     def _write_units(
         self,
@@ -268,13 +268,121 @@ class _Preparation:
     ) -> None:
         """Write the units that are not done; raise the error of the first failure."""
         numbers = [*numbers]
-        records = done_units(self._write.place, plan.job, numbers)
+        records = _done_units(self.write.place, plan.job, numbers)
         done = {number: each.counts for number, each in records.items()}
-        write, decided = self._write, plan.recipe
+        write, decided = self.write, plan.recipe
         recipe = replace(write.recipe, stored=decided.stored, kind=decided.kind)
         job = WriteJob(plan.job, write.place.target, recipe, write.tokenizer)
-        writer = UnitWriter(job, units, replace(self._documents, parts=()))
+        writer = UnitWriter(job, units, replace(self.documents, parts=()))
         run_units(write.what, units, numbers, done, writer, runner, progress)
+
+
+@dataclass(frozen=True)
+class UnitWriter:
+    """Writes the units of one preparation; can be pickled.
+
+    Attributes:
+        job: The `WriteJob` that writes the shards.
+        units: All units, in the order of the corpus.
+        documents: How to read the documents of a unit.
+    """
+
+    job: WriteJob
+    units: Sequence[Unit]
+    documents: Documents
+
+    def write_unit(self, number: int) -> UnitDone:
+        """Write a unit unless it is done, and return what it counts."""
+        with ExitStack() as resources:
+            place = Place.of(self.job.target)
+            place.enter(resources)
+            found = _record(place, _file_of(place, self.job.digest, number))
+            if found is not None and found.is_whole(place.files.sizes()):
+                return found.counts
+            return self._written(place, number).counts
+
+    def _written(self, place: Place, number: int) -> UnitRecord:
+        unit = self.units[number]
+        documents = replace(self.documents, parts=unit.parts)
+        seed = self.job.recipe.shuffle
+        arrange = None if seed is None else partial(_shuffled, f"{seed} {number}")
+        new = self.job.unit(place, number, documents, documents.metadata, arrange)
+        record = UnitRecord(new, unit.num_bytes, documents.bad, documents.num_bad)
+        data, name = record.pack(), _file_of(place, self.job.digest, number)
+        if not place.files.create(name, data) and place.read(name) != data:
+            place.files.replace(name, data)  # It was damaged.
+        return record
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """What a finished unit has written.
+
+    Attributes:
+        new: The shards of the unit; none if its inputs hold no documents.
+        input_bytes: Size of the inputs.
+        bad: The errors of skipped documents and inputs, the first 100.
+        num_bad: Number of skipped documents and inputs.
+    """
+
+    new: NewShards
+    input_bytes: int
+    bad: Sequence[str] = ()
+    num_bad: int = 0
+
+    def pack(self) -> bytes:
+        """Return the content of the file, the same every time the unit is written."""
+        return _UNIT.pack(asdict(self))
+
+    @property
+    def counts(self) -> UnitDone:
+        """What the progress counts of the unit."""
+        return UnitDone(self.input_bytes, self.new.num_documents, self.new.num_tokens)
+
+    def is_whole(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether all files exist; `sizes` has the sizes of existing files."""
+        return all(sizes.get(name) == size for name, size in self.new.sizes.items())
+
+
+def _done_units(
+    place: Place, job: str, numbers: Iterable[int]
+) -> dict[int, UnitRecord]:
+    """Return the records of finished units, which have all their shards too."""
+    sizes = place.files.sizes()
+    files = {number: _file_of(place, job, number) for number in numbers}
+    return {
+        number: record
+        for number, name in files.items()
+        if name in sizes  # Only then the file is read.
+        and (record := _record(place, name)) is not None
+        and record.is_whole(sizes)
+    }
+
+
+def _file_of(place: Place, job: str, number: int) -> str:
+    return place.name.unit_record(job, number).name
+
+
+def _record(place: Place, name: str) -> UnitRecord | None:
+    """Return the record in a file; None if there is no file, or a damaged one.
+
+    A unit without a sound record is not done, so it is written again.
+    """
+    data = place.read(name)
+    if data is None:
+        return None
+    try:
+        table = _UNIT.parse(data, place.folder + name)
+    except RecordError:
+        return None
+    return UnitRecord(NewShards.parsed(table.pop("new")), **table)
+
+
+def _shuffled(key: str, items: list[Any]) -> list[Any]:
+    def digest(number: int) -> bytes:
+        return blake2b(f"{key} {number}".encode()).digest()
+
+    return [items[at] for at in sorted(range(len(items)), key=digest)]
 
 
 def commit_plan(place: Place, plan: Plan) -> WriteSummary:
@@ -284,7 +392,7 @@ def commit_plan(place: Place, plan: Plan) -> WriteSummary:
     new = place.listed(place.found, plan.job)
     done: Mapping[int, UnitRecord] = {}
     if not len(new):
-        done = done_units(place, plan.job, numbers)
+        done = _done_units(place, plan.job, numbers)
         if len(done) < len(plan.units):
             # The same command may have committed them, and removed their records.
             place.begin()
@@ -307,7 +415,7 @@ def commit_plan(place: Place, plan: Plan) -> WriteSummary:
         commit(recipe, place, new, lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
-    discard_records(place, plan.job, numbers)
+    place.discard(_file_of(place, plan.job, number) for number in numbers)
     place.discard([plan_file])
     return place.summary(new)
 
@@ -328,17 +436,6 @@ def _lost(place: Place, plan: Plan) -> str:
     )
 
 
-def unit_order(plan: Plan) -> list[int]:
-    """Return the order of the units in the corpus."""
-    seed = plan.recipe.shuffle
-
-    def key(number: int) -> bytes:
-        return blake2b(f"{seed} {number}".encode()).digest()
-
-    numbers = [*range(len(plan.units))]
-    return numbers if seed is None else sorted(numbers, key=key)
-
-
 def _shards_of_all(
     place: Place, plan: Plan, done: Mapping[int, UnitRecord]
 ) -> NewShards:
@@ -350,7 +447,8 @@ def _shards_of_all(
     bad: list[str] = []
     num_bad = 0
     missing: list[int] = []
-    for number in unit_order(plan):
+    order, seed = [*range(len(plan.units))], plan.recipe.shuffle
+    for number in order if seed is None else _shuffled(str(seed), order):
         record = done.get(number)
         if record is None:
             missing.append(number)
