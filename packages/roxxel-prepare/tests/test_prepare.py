@@ -21,8 +21,7 @@ from roxxel_format import Roxxel, ShardError
 from roxxel_prepare import write_files
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
-from roxxel_prepare._run.driving import Progress
-from roxxel_prepare._run.runners import ProcessRunner
+from roxxel_prepare._run.runners import ProcessRunner, Progress
 from roxxel_store import roxxel_command
 
 from .helpers import main, names_in

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from roxxel_prepare._inputs.documents import spans_in
 
@@ -26,14 +26,6 @@ _MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14
 """Maximum number of units, so that the manifest of a large corpus opens fast."""
-
-
-class UnitDone(NamedTuple):
-    """What the progress counts of a unit that is done."""
-
-    input_bytes: int
-    num_documents: int
-    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,17 @@ from roxxel_store.screen import note
 from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._plan.plan import parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES
-from roxxel_prepare._run.driving import Progress, check_part, runner_of
 from roxxel_prepare._run.preparation import PartSummary, commit_plan, prepare
+from roxxel_prepare._run.ray_runner import RayRunner
+from roxxel_prepare._run.runners import ProcessRunner, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from roxxel_format import WriteArguments, WriteSummary
     from roxxel_format.writing import Exist
+
+    from roxxel_prepare._run.runners import Runner
 
 __all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
 
@@ -168,6 +171,30 @@ def write_files(
         )
         for each, of_one in recipes.items()
     ]
+
+
+def runner_of(workers: int | None, ray: str | None) -> Runner | None:
+    """Return the runner of units; None if the size of the inputs decides."""
+    if ray is not None and workers not in (None, 1):
+        raise ValueError(
+            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
+            "by processes; pass only one of these"
+        )
+    if workers is not None:
+        as_integer("workers", workers, 1)
+    if ray is not None:
+        return RayRunner(ray or None)
+    return None if workers is None else ProcessRunner(workers)
+
+
+def check_part(part: object) -> None:
+    """Raise ValueError for an invalid part."""
+    if part is None:
+        return
+    is_pair = isinstance(part, (tuple, list)) and len(cast("Any", part)) == 2
+    member, count = cast("Any", part if is_pair else (0, 0))
+    if not 0 <= as_integer("part", member) < as_integer("part", count):
+        raise ValueError(f"part={part!r} must be (i, n) with i in [0, n), as (0, 8)")
 
 
 def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:

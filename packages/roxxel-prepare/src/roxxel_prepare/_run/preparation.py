@@ -37,9 +37,13 @@ from roxxel_store.screen import note
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
-from roxxel_prepare._plan.units import UNIT_BYTES, UnitDone, units_of
-from roxxel_prepare._run.driving import run_units
-from roxxel_prepare._run.runners import ProcessRunner, num_cores
+from roxxel_prepare._plan.units import UNIT_BYTES, units_of
+from roxxel_prepare._run.runners import (
+    ProcessRunner,
+    UnitDone,
+    num_cores,
+    run_units,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,8 +52,7 @@ if TYPE_CHECKING:
 
     from roxxel_prepare._inputs.input_record import Inputs
     from roxxel_prepare._plan.units import Unit
-    from roxxel_prepare._run.driving import Progress
-    from roxxel_prepare._run.runners import Runner
+    from roxxel_prepare._run.runners import Progress, Runner
 
 _MAX_NAMED = 10
 _UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)

@@ -22,9 +22,9 @@ from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk, expanded
 
 from roxxel_prepare._plan.units import UNIT_BYTES
-from roxxel_prepare._run.driving import check_part, run_units, runner_of
+from roxxel_prepare._run.files import check_part, runner_of
 from roxxel_prepare._run.preparation import PartSummary
-from roxxel_prepare._run.runners import ProcessRunner, num_cores
+from roxxel_prepare._run.runners import ProcessRunner, num_cores, run_units
 from roxxel_prepare._scan.evals import digest_of, texts_of
 from roxxel_prepare._scan.grams import LEAST_WORDS, NGRAM, Grams
 from roxxel_prepare._scan.searching import Searched, Searcher, units_of_corpus
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
-    from roxxel_prepare._plan.units import UnitDone
-    from roxxel_prepare._run.driving import Progress
+    from roxxel_prepare._run.runners import Progress, UnitDone
 
 _RULES = 1
 """Version of the comparison: another version finds other places."""

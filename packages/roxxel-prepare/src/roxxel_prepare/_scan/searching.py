@@ -19,7 +19,7 @@ from roxxel_format.texts import text_codec
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordError, RecordKind
 
-from roxxel_prepare._plan.units import UnitDone
+from roxxel_prepare._run.runners import UnitDone
 from roxxel_prepare._scan.words import number_hashes, words_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from roxxel_format import WriteSummary
 
-    from roxxel_prepare._run.driving import Progress
+    from roxxel_prepare._run.runners import Progress
 
 _EVERY_S = 60.0
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
