@@ -22,8 +22,7 @@ from roxxel_store.arguments import as_integer
 from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.listing import find_inputs
-from roxxel_prepare._plan.plan import parse_plan
-from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.plan import UNIT_BYTES, Plan
 from roxxel_prepare._run.preparation import PartSummary, commit_plan, prepare
 from roxxel_prepare._run.ray_runner import RayRunner
 from roxxel_prepare._run.runners import ProcessRunner, Progress
@@ -234,7 +233,7 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         data = place.read(name)
         if data is None:
             return {filepath: _committed(place, filepath)}
-        plan = parse_plan(data, place.folder + name)
+        plan = Plan.parse(data, place.folder + name)
         recipe = plan.recipe
         place.begin(replaces=recipe.exist == "replace")
         if recipe.side is not None and not recipe.side.is_held_out:

@@ -36,8 +36,7 @@ from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
-from roxxel_prepare._plan.plan import Plan, check_same, parse_plan
-from roxxel_prepare._plan.units import UNIT_BYTES, units_of
+from roxxel_prepare._run.plan import UNIT_BYTES, Plan, units_of
 from roxxel_prepare._run.runners import (
     ProcessRunner,
     UnitDone,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from roxxel_format.writing import Recipe
 
     from roxxel_prepare._inputs.input_record import Inputs
-    from roxxel_prepare._plan.units import Unit
+    from roxxel_prepare._run.plan import Unit
     from roxxel_prepare._run.runners import Progress, Runner
 
 _MAX_NAMED = 10
@@ -237,9 +236,9 @@ class _Preparation:
                 return plan
             place.files.create(file_name, plan.pack())
             data = place.read(file_name) or plan.pack()
-        found_plan = parse_plan(data, place.folder + file_name)
+        found_plan = Plan.parse(data, place.folder + file_name)
         plan = found_plan.with_skipping(write.recipe)
-        check_same(plan, self.inputs, write.recipe, units, write.what)
+        plan.check_same(self.inputs, write.recipe, units, write.what)
         if plan != found_plan:
             place.files.replace(file_name, plan.pack())
         return plan

@@ -21,8 +21,8 @@ from roxxel_store.output import check_output
 from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk, expanded
 
-from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.files import check_part, runner_of
+from roxxel_prepare._run.plan import UNIT_BYTES
 from roxxel_prepare._run.preparation import PartSummary
 from roxxel_prepare._run.runners import ProcessRunner, num_cores, run_units
 from roxxel_prepare._scan.evals import digest_of, texts_of

@@ -25,8 +25,8 @@ from roxxel_store.screen import note, say
 from roxxel_store.signature import given
 
 from roxxel_prepare._inputs.listing import find_inputs
-from roxxel_prepare._plan.units import units_of
 from roxxel_prepare._run.files import commit_units, recipes_of, write_files
+from roxxel_prepare._run.plan import units_of
 from roxxel_prepare._run.preparation import PartSummary
 from roxxel_prepare._scan.grams import NGRAM
 from roxxel_prepare._scan.scan import scan_corpus, scan_path

@@ -20,7 +20,7 @@ from roxxel_store.command import (
 )
 
 from roxxel_prepare._inputs.formats import FORMATS
-from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.plan import UNIT_BYTES
 from roxxel_prepare._run.runners import num_cores
 from roxxel_prepare.cli import values
 

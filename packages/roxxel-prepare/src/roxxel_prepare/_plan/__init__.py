@@ -1,1 +1,0 @@
-"""Divide inputs into units, and describe what a preparation will write."""
