@@ -41,14 +41,12 @@ from roxxel_prepare._inputs.opening import (
     with_head,
 )
 from roxxel_prepare._inputs.row_documents import (
+    array_documents,
     batch_documents,
     check_columns,
+    csv_documents,
     json_document,
     tried,
-)
-from roxxel_prepare._inputs.row_texts import (
-    array_documents,
-    csv_documents,
     tsv_documents,
 )
 from roxxel_prepare._inputs.tables import (
