@@ -417,7 +417,7 @@ def commit_plan(place: Place, plan: Plan) -> WriteSummary:
         commit(recipe, place, new, lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
-    place.discard(_file_of(place, plan.job, number) for number in numbers)
+    place.discard([_file_of(place, plan.job, number) for number in numbers])
     place.discard([plan_file])
     return place.summary(new)
 
