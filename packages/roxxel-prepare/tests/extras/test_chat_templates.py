@@ -261,6 +261,11 @@ PRINTING = [
     "{{ m.calls[0].a }}",
     "{{ m.calls[0].a | string }}",
     "{{ m.calls[0].b }}",
+    "{{ 'a' ~ m.calls[0].a }}",
+    "{{ 'a%s' % m.calls[0].a }}",
+    "{{ [m.role, m.calls[0].b] | join }}",
+    "{% set line = m.role ~ m.calls[0].b %}{{ line }}",
+    "{{ tools }}",
 ]
 
 

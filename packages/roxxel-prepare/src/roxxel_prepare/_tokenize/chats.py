@@ -41,7 +41,7 @@ import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 
-from roxxel_prepare._tokenize.values import as_value, name_of, printed
+from roxxel_prepare._tokenize.values import as_value, name_of, problem_of_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +56,7 @@ _ASSISTANT, _CONTENT = "assistant", "content"
 # Around what a template marks. Unicode reserves them for use inside a program.
 _START, _STOP = "\ufdd0", "\ufdd1"
 _OTHER = "pass the path of another one as chat (--chat)"
+_CORRECT = f"correct them, or {_OTHER}"
 # What stands for a part of a message, by their numbers; no template changes letters.
 _NEEDLE = "roxxel{0}part{1}end"
 _NEEDLES = re.compile(_NEEDLE.format(r"(\d+)", r"\d+"))
@@ -236,9 +237,11 @@ class ChatTemplate:
             ValueError: The template refuses them, or leaves a content out.
         """
         said: list[_Said] = []
-        trial = self._rendered(
-            [_with_needles(at, each, said) for at, each in enumerate(messages)]
-        )
+        marked = [_with_needles(at, each, said) for at, each in enumerate(messages)]
+        trial = self._rendered(marked)
+        others = [*_compiled(self.text).literals, *_texts_in(marked)]
+        if problem := problem_of_words(trial, others):
+            raise self._refused(problem, _CORRECT)
         for each in said:
             if each.field == _CONTENT and each.needle not in trial:
                 raise self._left_out(messages, each.message, _CONTENT)
@@ -369,17 +372,20 @@ class ChatTemplate:
                 **dict(self.tokens),
             )
         except Exception as error:  # a template may raise anything
-            problem, remedy = reason_of(error), f"correct them, or {_OTHER}"
+            problem, remedy = reason_of(error), _CORRECT
             if "strftime_now" in problem:
                 problem = "it writes today's date, and a corpus must not depend on it"
                 remedy = (
                     "write a date into a copy of the template, and pass its path as "
                     "chat (--chat)"
                 )
-            raise ValueError(
-                f"messages are refused by the chat template {self.name} ({problem}); "
-                f"{remedy}"
-            ) from error
+            raise self._refused(problem, remedy) from error
+
+    def _refused(self, problem: str, remedy: str) -> ValueError:
+        return ValueError(
+            f"messages are refused by the chat template {self.name} ({problem}); "
+            f"{remedy}"
+        )
 
 
 def chat_encoder(tokenizer: Any) -> _Encode:
@@ -414,10 +420,18 @@ def chat_encoder(tokenizer: Any) -> _Encode:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """A template, the names it does not define, and whether it marks the assistant."""
+    """A compiled template, and what it says of itself.
+
+    Attributes:
+        template: The template.
+        names: The names that it does not define.
+        literals: The texts in it.
+        marks: Whether it marks what the assistant says.
+    """
 
     template: Any
     names: set[str]
+    literals: list[str]
     marks: bool
 
 
@@ -465,22 +479,20 @@ def _compiled(text: str) -> _Compiled:
             sort_keys=sort_keys,
         )
 
-    def to_text(value: object) -> str:
-        return str(printed(value))
-
     environment: Any = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, extensions.loopcontrols],
-        finalize=printed,
     )
     environment.filters["tojson"] = to_json
-    environment.filters["string"] = to_text
     environment.globals["raise_exception"] = refuse
     tree = environment.parse(text)
     meta: Any = importlib.import_module("jinja2.meta")
     names = meta.find_undeclared_variables(tree)
-    return _Compiled(environment.from_string(tree), set(names), has_marks)
+    literals = [each.data for each in tree.find_all(nodes.TemplateData)]
+    constants = [each.value for each in tree.find_all(nodes.Const)]
+    literals += [each for each in constants if isinstance(each, str)]
+    return _Compiled(environment.from_string(tree), set(names), literals, has_marks)
 
 
 def _without_marks(text: str) -> tuple[str, _Spans]:

@@ -2,8 +2,8 @@
 
 If a template printed a list or an object, it would print Python's spelling, such as
 `[{'type': 'text'}]`: the template is for texts, and the chat has lists of parts. So
-these values raise an error wherever a template turns them into text. For null, true and
-false, whose types cannot be subclassed, `printed` raises it.
+these values raise an error wherever a template turns them into text. The types of null,
+true and false cannot be subclassed, so `problem_of_words` looks for their words.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class SpellingError(ValueError):
@@ -26,7 +29,7 @@ class _Unprinted:
     __slots__ = ()
 
     def __str__(self) -> str:
-        raise _spelt(self)
+        raise SpellingError(_spelt(self))
 
     def __format__(self, _: str) -> str:
         return str(self)
@@ -74,21 +77,23 @@ def name_of(value: object) -> str:
     return kinds.get(kind, f"a {kind}")
 
 
-def printed(value: Any) -> Any:
-    """Return a value that a template prints; null, true and false raise an error.
+def problem_of_words(text: str, others: Collection[str]) -> str:
+    """Describe a null, true or false that a template printed; empty if it did not.
 
-    A table has null for each argument that a call lacks.
-
-    Raises:
-        SpellingError: This is null, true or false.
+    Args:
+        text: What the template has rendered, with other words for the texts of a chat.
+        others: Texts in which Python's words may stand: those of the template, and what
+            else the chat says.
     """
-    if value is None or isinstance(value, bool):
-        raise _spelt(value)
-    return value
+    for value in (None, True, False):
+        word = str(value)
+        if word in text and not any(word in each for each in others):
+            return _spelt(value)
+    return ""
 
 
-def _spelt(value: object) -> SpellingError:
-    return SpellingError(
+def _spelt(value: object) -> str:
+    return (
         f"it prints {name_of(value)} as Python spells it; print its texts, or pass "
         "it through tojson"
     )
