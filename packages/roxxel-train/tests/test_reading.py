@@ -29,11 +29,15 @@ def test_a_torn_last_row_is_not_damaged_and_another_bad_line_is(tmp_path: Path) 
     assert num_damaged == 2
 
 
-def test_a_row_that_nests_too_deep_is_damaged(tmp_path: Path) -> None:
-    deep = f'{{"kind": "train", "step": 1, "x": {"[" * 100_000}{"]" * 100_000}}}\n'
-    (tmp_path / "metrics.jsonl").write_text(deep)
+@pytest.mark.parametrize("value", [b"[" * 100_000 + b"]" * 100_000, b'"\xe4"'])
+def test_a_row_that_nests_too_deep_or_is_not_utf8_is_damaged(
+    tmp_path: Path, value: bytes
+) -> None:
+    row = b'{"kind": "train", "step": 1, "x": %b}\n' % value
+    (tmp_path / "metrics.jsonl").write_bytes(row)
 
     assert RunFolder(tmp_path).rows() == ([], 1)
+    assert not RunFolder(tmp_path).newest_rows
 
 
 def test_a_record_is_missing_damaged_or_read(tmp_path: Path) -> None:

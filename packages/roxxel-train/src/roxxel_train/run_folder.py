@@ -713,7 +713,7 @@ def _object_in(line: bytes) -> dict[str, Any] | None:
         return find_object(line)
     try:
         found = _decode(line)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return find_object(line)
     return cast("dict[str, Any]", found) if isinstance(found, dict) else None
 
