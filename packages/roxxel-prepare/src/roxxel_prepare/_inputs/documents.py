@@ -29,6 +29,7 @@ from roxxel_prepare._inputs.formats import (
     text_of,
 )
 from roxxel_prepare._inputs.input_file import (
+    FormatError,
     InputError,
     as_seekable,
     library,
@@ -133,7 +134,7 @@ class Documents:
                 yields_errors=self.skips_bad,
             )
         except InputError as error:
-            if not self.skips_bad:
+            if not self.skips_bad or isinstance(error, FormatError):
                 raise
             yield error
 

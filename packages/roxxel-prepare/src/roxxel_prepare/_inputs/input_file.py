@@ -42,6 +42,10 @@ class InputError(ValueError):
     """An input file is damaged or not in its format; the message names the file."""
 
 
+class FormatError(InputError):
+    """All rows of a file may be in another format, so none is skipped as damaged."""
+
+
 @dataclass(frozen=True)
 class Compression:
     """A compressed format: its names, the decoder of a member, and its error type.

@@ -22,7 +22,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK, not_utf8, text_of
-from roxxel_prepare._inputs.input_file import InputError, reason
+from roxxel_prepare._inputs.input_file import FormatError, InputError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -199,7 +199,7 @@ def tsv_documents(
 ) -> Iterator[object]:
     """Yield the documents of the rows of TSV, whose first row names columns.
 
-    With `may_be_quoted`, raises InputError if the file looks like CSV with tabs.
+    With `may_be_quoted`, raises FormatError if the file looks like CSV with tabs.
     """
     header: list[str] | None = None
     for number, line in enumerate(lines, 1):
@@ -207,7 +207,7 @@ def tsv_documents(
         text = text.removesuffix("\n").removesuffix("\r")
         row = text.split("\t")
         if may_be_quoted and any(map(_OF_CSV.fullmatch, row)):
-            raise InputError(
+            raise FormatError(
                 f"{path}:{number}: has a field in quotes, as CSV has and TSV has not; "
                 "save the rows as CSV, JSON lines or Parquet, or pass --format tsv if "
                 "the quotes are part of the texts"
