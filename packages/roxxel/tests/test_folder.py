@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,17 @@ def test_other_files_are_left_and_the_run_beside_them_too(tmp_path: Path) -> Non
         folder.begin()
 
     assert sorted(tmp_path.rglob("*")) == before
+    assert folder.config() == config
+
+
+def test_a_run_that_trains_is_not_removed(tmp_path: Path) -> None:
+    folder = QuickstartFolder(tmp_path)
+    config = begin(folder)
+    with (tmp_path / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(QuickstartError, match=r"its run is training, so --fresh"):
+            folder.check_removable()
+
     assert folder.config() == config
 
 

@@ -160,11 +160,16 @@ class QuickstartFolder:
         return config
 
     def check_removable(self) -> None:
-        """Check that the folder holds only the files of a run.
+        """Check that the folder holds only the files of a run, which no process trains.
 
         Raises:
-            QuickstartError: The folder holds other files too.
+            QuickstartError: The folder holds other files too, or the run is training.
         """
+        if RunFolder(self.path).is_running:
+            raise QuickstartError(
+                f"{self.path}: its run is training, so --fresh removes nothing; stop "
+                "that program, or give another --out"
+            )
         foreign = self._names() - _OURS
         if foreign:
             raise QuickstartError(
@@ -176,7 +181,7 @@ class QuickstartFolder:
         """Create the folder with its mark, or remove the run that it holds.
 
         Raises:
-            QuickstartError: The folder holds other files too.
+            QuickstartError: The folder holds other files too, or the run is training.
         """
         self.check_removable()
         self.path.mkdir(parents=True, exist_ok=True)
