@@ -31,8 +31,7 @@ from roxxel_curriculum._plan.proxy import (
     notes_on_proxy,
     proxy_phases,
 )
-from roxxel_curriculum._plan.solution import Declaration
-from roxxel_curriculum._plan.solver import solve
+from roxxel_curriculum._plan.solution import Declaration, solve
 from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state

@@ -13,8 +13,14 @@ from roxxel_format import ShardError, TokenReader
 from roxxel_curriculum._bind.sources import at_version, at_versions, opened
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.changes import changes
-from roxxel_curriculum._plan.solution import Declaration, Part, Skip, Solution, Source
-from roxxel_curriculum._plan.solver import Solver
+from roxxel_curriculum._plan.solution import (
+    Declaration,
+    Part,
+    Skip,
+    Solution,
+    Solver,
+    Source,
+)
 from roxxel_curriculum._plan.withdrawn import Withdrawal, continued
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy

@@ -14,8 +14,7 @@ from math import floor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._plan.solution import Part
-from roxxel_curriculum._plan.solver import Solver
+from roxxel_curriculum._plan.solution import Part, Solver
 from roxxel_curriculum.phase import Phase
 
 if TYPE_CHECKING:
