@@ -35,8 +35,7 @@ from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat
-from roxxel_curriculum.recorded import recorded_sampler
-from roxxel_curriculum.sampler import Sampler
+from roxxel_curriculum.sampler import Sampler, recorded_sampler
 from roxxel_curriculum.schedule import Schedule
 
 __all__ = [

@@ -16,7 +16,6 @@ from roxxel_curriculum._arguments import (
     merged_skips,
 )
 from roxxel_curriculum._bind.held_out import notes_on_held_out
-from roxxel_curriculum._bind.past import as_made, as_read, resume
 from roxxel_curriculum._bind.sources import checked_sources
 from roxxel_curriculum._bind.tokenizers import compare, labelled
 from roxxel_curriculum._documents import checked_without
@@ -34,7 +33,7 @@ from roxxel_curriculum._plan.proxy import (
 from roxxel_curriculum._plan.solution import Declaration, solve
 from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.sampler import Sampler
-from roxxel_curriculum.state import checked_state
+from roxxel_curriculum.state import as_made, as_read, checked_state, resume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -18,12 +18,12 @@ from roxxel_curriculum._bind.fields import (
 )
 from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
 from roxxel_curriculum._bind.masking import Masking
-from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.reading import BatchReader, by_source
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
     with_block_checks,
 )
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import checked_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
@@ -33,12 +33,19 @@ from roxxel_curriculum._plan.withdrawn import (
     masked_ranges,
     masked_steps,
 )
-from roxxel_curriculum.state import checked_state, recorded_masks, state_of
+from roxxel_curriculum.state import (
+    check_past,
+    checked_state,
+    recorded,
+    recorded_masks,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     import numpy.typing as npt
+    from roxxel_format import TokenReader
     from typing_extensions import TypeVar
 
     from roxxel_curriculum._bind.fields import Field, Rows
@@ -562,3 +569,70 @@ class Sampler(Generic[Batch_co]):
     def _block(self, step: int) -> SampleBlock:
         found = self._blocks.at(step)
         return found or self._blocks.add(self.phases[self._phase_index(step)], step)
+
+
+def recorded_sampler(
+    state: Mapping[str, Any],
+    sources: Mapping[str, TokenReader] | None,
+    fields: Iterable[Field] = ("tokens",),
+    check: Literal["headers", "blocks"] = "headers",
+) -> Sampler:
+    """Return the sampler of the steps before the step of a state.
+
+    Its batches are those that the run has read, whatever a curriculum declares now. For
+    steps after the state's step, use `Curriculum.sampler(state=state)`.
+
+    Args:
+        state: What `Sampler.state` returned for the run; may be read from JSON.
+        sources: A reader for each source of the run, by name. A reader with versions
+            reads the version that the state records. Sources from which
+            the run has read no row before this step may be absent. With None, the
+            sampler knows plan and places, but opens no corpus: `windows` works, and any
+            read of tokens or documents raises ShardError.
+        fields: As for `Curriculum.sampler`.
+        check: As for `Curriculum.sampler`.
+
+    Raises:
+        StateMismatch: A reader holds other tokens than the recorded source.
+        CurriculumError: The state records no steps, or `sources` lacks a source.
+        TypeError: A source is not a token reader.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> web = PositionReader(10_000)
+        >>> sampler = Curriculum(web, [Phase(9, 4, 129)]).sampler(seed=42)
+        >>> past = recorded_sampler(sampler.state(5), {"self": web})
+        >>> past.total_steps, bool((past.batch(4) == sampler.batch(4)).all())
+        (5, True)
+    """
+    past = checked_state(state)
+    if not state["step"]:
+        raise CurriculumError(
+            "this state is at step 0, so it records no batches; "
+            "give the state of a later step, or declare a Curriculum"
+        )
+    solution = recorded(past, sources)
+    return Sampler(solution, state["seed"], fields, check)
+
+
+def recorded_plan(state: Mapping[str, Any]) -> Plan:
+    """Return the plan of the steps before the step of a state; opens no corpus.
+
+    A state does not record padding, doubts about tokenizers, and why a run ends early,
+    so the plan has none of them.
+
+    Args:
+        state: What `Sampler.state` returned for the run; may be read from JSON.
+
+    Raises:
+        StateMismatch: The state was modified.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)]).sampler(42)
+        >>> plan = recorded_plan(sampler.state(5))
+        >>> plan.total_steps, plan.seed
+        (5, 42)
+    """
+    past = checked_state(state)
+    return make_plan(recorded(past), past["seed"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_ckpt import BestRule, CheckpointError
-from roxxel_curriculum.recorded import recorded_plan
+from roxxel_curriculum.sampler import recorded_plan
 from roxxel_store.records import find_object, is_count
 from roxxel_train import RunFolder
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_ckpt import CheckpointError
 from roxxel_curriculum import recorded_sampler
-from roxxel_curriculum.recorded import recorded_plan
+from roxxel_curriculum.sampler import recorded_plan
 from roxxel_format.naming import named_documents
 from roxxel_train import RunFolderError
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
-from roxxel_curriculum.recorded import recorded_reader
+from roxxel_curriculum.state import recorded_reader
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_store.urls import absolute, located
