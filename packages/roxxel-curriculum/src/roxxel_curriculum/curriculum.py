@@ -15,9 +15,11 @@ from roxxel_curriculum._arguments import (
     listed,
     merged_skips,
 )
-from roxxel_curriculum._bind.held_out import notes_on_held_out
-from roxxel_curriculum._bind.sources import checked_sources
-from roxxel_curriculum._bind.tokenizers import compare, labelled
+from roxxel_curriculum._bind.sources import (
+    checked_sources,
+    compare_ids,
+    notes_on_held_out,
+)
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
@@ -155,7 +157,7 @@ class Curriculum:
             merged_skips(given.skips),
             given.max_epochs,
             checked_without(given.without, sources),
-            compare(labelled(sources, "source")),
+            compare_ids(("source", sources)),
         )
         self._solution = _solved(self._declaration)
         # The curriculum of which this is a proxy, and the arguments of `proxy`.
@@ -432,10 +434,17 @@ class Curriculum:
         label = f"held-out set {name!r}, source" if name else "held-out source"
         sources = self._declaration.sources
         theirs = held_out._declaration.sources
-        doubts = compare([*labelled(sources, "source"), *labelled(theirs, label)])
+        doubts = compare_ids(("source", sources), (label, theirs))
         return (
             *(doubt for doubt in doubts if doubt not in self._declaration.notes),
-            *notes_on_held_out(sources, theirs, held_out.plan(), label),
+            *notes_on_held_out(sources, theirs, label),
+            *(
+                f"{label} {row.name!r} has {row.num_tokens:,} tokens, and each "
+                f"evaluation reads them {row.epochs:.2f} times; evaluate on fewer "
+                "steps or smaller batches, or hold out more documents"
+                for row in held_out.plan().sources
+                if row.epochs > 1
+            ),
         )
 
     def _bound(

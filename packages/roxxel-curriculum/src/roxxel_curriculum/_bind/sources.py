@@ -1,4 +1,10 @@
-"""The sources of a curriculum: named readers with policies, and whether they fit."""
+"""The sources of a curriculum: named readers with policies, and whether they fit.
+
+A blend of corpora of different tokenizers trains without an error, on nonsense. What is
+certain is an error: two recorded tokenizers that differ, or bytes blended with larger
+ids. What is only likely is a note, such as a corpus that records no tokenizer. A
+curriculum can declare a tokenizer, which decides both.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from roxxel_format import Roxxel, ShardError, TokenReader
+from roxxel_store import roxxel_command
+from roxxel_store.screen import counted
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import of_sources
@@ -18,7 +26,7 @@ from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, as_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from roxxel_curriculum.policy import Policy
 
@@ -26,6 +34,9 @@ MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""
 
 _INT32 = np.iinfo(np.int32)
+_BYTES = "bytes"
+_LARGEST_OF_BYTES = 256
+"""The separator of the tokenizer `"bytes"`; the ids of bytes are smaller."""
 
 
 def checked_sources(
@@ -159,6 +170,46 @@ def at_version(reader: TokenReader, fingerprint: str | None) -> TokenReader:
     return reader.with_version(cast("str", fingerprint))
 
 
+def compare_ids(*labelled: tuple[str, Iterable[Source]]) -> tuple[str, ...]:
+    """Compare corpora with the one of which most is known; return a note per doubt.
+
+    Each argument is some sources, after what messages call each of them.
+
+    Raises:
+        CurriculumError: The ids of two corpora certainly mean different text.
+    """
+    vocabularies = [
+        _Vocabulary(f"{label} {source.name!r}", source)
+        for label, sources in labelled
+        for source in sources
+    ]
+    known = [each for each in vocabularies if each.tokenizer is not None]
+    reference = (known or vocabularies)[0]
+    others = [each for each in vocabularies if each is not reference]
+    for other in others:
+        _check_tokenizers(reference, other)
+    _check_bytes([reference, *others])
+    return tuple(_doubts(reference, others))
+
+
+def notes_on_held_out(
+    training: Sequence[Source], held_out: Sequence[Source], label: str
+) -> Iterator[str]:
+    """Yield a sentence for each held-out source that is trained on.
+
+    `label` names the set, and precedes the name of a source.
+    """
+    for source in held_out:
+        for trained in training:
+            shares = _what_it_shares(trained.reader, source.reader)
+            if shares:
+                yield (
+                    f"{label} {source.name!r} {shares} source {trained.name!r}, so its "
+                    "loss says nothing about text that the model has not seen; hold "
+                    f"documents out with `{roxxel_command('prepare write --split')}`"
+                )
+
+
 def _check_readable(source: Source) -> None:
     if not 0 < source.num_tokens <= MAX_TOKENS:
         raise CurriculumError(
@@ -194,3 +245,110 @@ def _kind(dtype: np.dtype[Any]) -> str:
     if dtype.kind in "iu":
         return "integer"
     return {"f": "floating-point", "b": "boolean"}.get(dtype.kind, dtype.name)
+
+
+class _Vocabulary(NamedTuple):
+    """The ids of a source, and what messages call it, such as `source 'web'`."""
+
+    label: str
+    source: Source
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The declared, else the recorded tokenizer; None if neither is known."""
+        return self.source.declared or self.source.tokenizer
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored tokens."""
+        return self.source.dtype
+
+    @property
+    def greatest(self) -> int | None:
+        """Largest token; None if the reader does not record it."""
+        return None if self.source.token_range is None else self.source.token_range[1]
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether the ids are bytes, by their tokenizer or by their type."""
+        if self.tokenizer is not None:
+            return self.tokenizer.partition("@")[0] == _BYTES
+        return self.dtype == np.uint8
+
+    @property
+    def holds_no_bytes(self) -> bool:
+        """Whether the ids are certainly not bytes."""
+        if self.tokenizer is not None:
+            return not self.holds_bytes
+        return self.greatest is not None and self.greatest > _LARGEST_OF_BYTES
+
+    def __str__(self) -> str:
+        """Return the label, with what is known about the ids."""
+        if self.tokenizer is not None:
+            return f"{self.label} (tokenizer {self.tokenizer!r})"
+        size = "" if self.greatest is None else f" up to {self.greatest}"
+        return f"{self.label} ({self.dtype.name} tokens{size}, no tokenizer recorded)"
+
+
+def _check_tokenizers(first: _Vocabulary, second: _Vocabulary) -> None:
+    """Raise an error if two corpora record different tokenizers."""
+    tokenizers = {first.tokenizer, second.tokenizer}
+    if None not in tokenizers and len(tokenizers) > 1:
+        raise CurriculumError(
+            f"{second.label} was made with tokenizer {second.tokenizer!r} but "
+            f"{first.label} with {first.tokenizer!r}; the same token id would mean "
+            "different text, so write one of them again with the other's tokenizer"
+        )
+
+
+def _check_bytes(vocabularies: Sequence[_Vocabulary]) -> None:
+    """Raise an error if a corpus holds bytes and another certainly does not."""
+    one = next((each for each in vocabularies if each.holds_bytes), None)
+    other = next((each for each in vocabularies if each.holds_no_bytes), None)
+    if one is not None and other is not None:
+        raise CurriculumError(
+            f"{one} holds bytes and {other} does not: the same token id would mean "
+            "different text; write both with one tokenizer, or, if the ids do mean "
+            f"the same, {_declared(one, other)}"
+        )
+
+
+def _doubts(reference: _Vocabulary, others: Iterable[_Vocabulary]) -> Iterator[str]:
+    for other in others:
+        if other.tokenizer is not None or (reference.holds_bytes and other.holds_bytes):
+            continue
+        if reference.tokenizer is not None:
+            yield (
+                f"{other} may have other ids than {reference}: if both are of one "
+                f"tokenizer, {_declared(other, reference)}"
+            )
+        elif other.dtype != reference.dtype and other.dtype.kind in "iu":
+            yield (
+                f"{other} and {reference} may have ids of two tokenizers, because "
+                f"their types differ: if not, {_declared(other, reference)}"
+            )
+
+
+def _declared(one: _Vocabulary, other: _Vocabulary) -> str:
+    """Return how to declare that the ids of two corpora mean the same."""
+    if other.tokenizer is not None:
+        return f"declare tokenizers={{{one.source.name!r}: {other.tokenizer!r}}}"
+    return (
+        f"declare one name for both, such as tokenizers={{"
+        f"{one.source.name!r}: 'NAME', {other.source.name!r}: 'NAME'}}"
+    )
+
+
+def _what_it_shares(training: TokenReader, held_out: TokenReader) -> str:
+    """Return the words between the names of both corpora; none if they share nothing.
+
+    The name of the held-out corpus stands before the words.
+    """
+    if {*training.versions} & {*held_out.versions}:
+        return "is the training corpus of"
+    trained, digests = {*training.shard_digests}, held_out.shard_digests
+    number = sum(digest in trained for digest in digests)
+    if not number:
+        return ""
+    shards = counted(len(digests), "shard")
+    return f"shares {number} of its {shards} with the training corpus of"
