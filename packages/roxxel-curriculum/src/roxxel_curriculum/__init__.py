@@ -14,8 +14,8 @@ A source is a `Roxxel`, or any other class that inherits `TokenReader`.
 
 from roxxel_format import TokenReader
 
-from roxxel_curriculum._bind.fields import Field
 from roxxel_curriculum._bind.inverse import Occurrence
+from roxxel_curriculum._bind.reading import Field
 from roxxel_curriculum._bind.samples import Location, Windows
 from roxxel_curriculum._documents import Documents
 from roxxel_curriculum._errors import CurriculumError, StateMismatch

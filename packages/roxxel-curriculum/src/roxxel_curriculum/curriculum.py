@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._bind.fields import Field
+    from roxxel_curriculum._bind.reading import Field
     from roxxel_curriculum._documents import Documents
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 import numpy as np
 from roxxel_store.arguments import as_integer
 
-from roxxel_curriculum._bind.fields import (
+from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
+from roxxel_curriculum._bind.masking import Masking
+from roxxel_curriculum._bind.reading import (
+    BatchReader,
+    by_source,
     checked_columns,
     checked_fields,
     checked_rows,
-    fill_fields,
     reads_documents,
 )
-from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
-from roxxel_curriculum._bind.masking import Masking
-from roxxel_curriculum._bind.reading import BatchReader, by_source
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
     with_block_checks,
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
     from typing_extensions import TypeVar
 
-    from roxxel_curriculum._bind.fields import Field, Rows
     from roxxel_curriculum._bind.inverse import Occurrence
+    from roxxel_curriculum._bind.reading import Field, Rows
     from roxxel_curriculum._bind.samples import SampleBlock
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
@@ -228,8 +228,8 @@ class Sampler(Generic[Batch_co]):
         mask = None
         if self._has_mask:
             mask = self._masking.mask(step, *windows, length)
-        batch = fill_fields(
-            self.fields, tokens, source, start, self._reader, mask, first_column=first
+        batch = self._reader.fields(
+            self.fields, tokens, source, start, mask, first_column=first
         )
         return batch  # noqa: RET504 - `Any`, as only the caller's overload knows the type
 

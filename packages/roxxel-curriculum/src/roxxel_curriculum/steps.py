@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from roxxel_curriculum._bind.fields import Field
+    from roxxel_curriculum._bind.reading import Field
     from roxxel_curriculum.curriculum import Curriculum
     from roxxel_curriculum.sampler import Sampler
 
