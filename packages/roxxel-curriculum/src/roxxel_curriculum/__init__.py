@@ -17,7 +17,6 @@ from roxxel_format import TokenReader
 from roxxel_curriculum._bind.inverse import Occurrence
 from roxxel_curriculum._bind.reading import Field
 from roxxel_curriculum._bind.samples import Location, Windows
-from roxxel_curriculum._documents import Documents
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
@@ -31,7 +30,7 @@ from roxxel_curriculum._plan.figures import (
 from roxxel_curriculum._plan.plan import Plan, PlanDiff
 from roxxel_curriculum._plan.proxy import Proxy
 from roxxel_curriculum._plan.solution import ResolvedPhase
-from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
+from roxxel_curriculum._withdrawn import Documents, IndexSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat

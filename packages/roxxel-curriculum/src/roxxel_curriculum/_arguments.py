@@ -19,7 +19,7 @@ from roxxel_curriculum.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from roxxel_curriculum._documents import Documents
+    from roxxel_curriculum._withdrawn import Documents
 
 # A blend rounds shares to multiples of 2**-48: shares below 1e-12 would be inexact.
 _SMALLEST_SHARE_INVERSE = 10**12

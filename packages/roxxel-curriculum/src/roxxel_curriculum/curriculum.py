@@ -20,8 +20,8 @@ from roxxel_curriculum._bind.sources import (
     compare_ids,
     notes_on_held_out,
 )
-from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.proxy import (
@@ -33,7 +33,7 @@ from roxxel_curriculum._plan.proxy import (
     proxy_phases,
 )
 from roxxel_curriculum._plan.solution import Declaration, solve
-from roxxel_curriculum._plan.withdrawn import continued
+from roxxel_curriculum._withdrawn import checked_without, continued
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import as_made, as_read, checked_state, resume
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._bind.reading import Field
-    from roxxel_curriculum._documents import Documents
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
+    from roxxel_curriculum._withdrawn import Documents
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
 
@@ -147,6 +147,7 @@ class Curriculum:
             given.primary,
             given.tokenizers,
         )
+        readers = {source.name: source.reader for source in sources}
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         self._declaration = Declaration(
@@ -156,7 +157,9 @@ class Curriculum:
             given.overlap,
             merged_skips(given.skips),
             given.max_epochs,
-            checked_without(given.without, sources),
+            checked_without(
+                of_sources(given.without, readers, "the withdrawn documents"), readers
+            ),
             compare_ids(("source", sources)),
         )
         self._solution = _solved(self._declaration)

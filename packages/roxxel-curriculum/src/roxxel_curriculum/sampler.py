@@ -28,7 +28,7 @@ from roxxel_curriculum._names import checked_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.plan import make_plan
-from roxxel_curriculum._plan.withdrawn import (
+from roxxel_curriculum._withdrawn import (
     checked_document,
     masked_ranges,
     masked_steps,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._bind.samples import SampleBlock
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
-    from roxxel_curriculum._plan.withdrawn import Withdrawal
+    from roxxel_curriculum._withdrawn import Withdrawal
 
     _Windows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     # A type checker alone needs the default, which Python has from 3.13 on.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_format.scans import Scan
 
 from roxxel_curriculum._arguments import Arguments
-from roxxel_curriculum._documents import (
+from roxxel_curriculum._withdrawn import (
     check_documents,
     is_listed_path,
     is_path,

@@ -31,7 +31,7 @@ from roxxel_curriculum._plan.solution import (
     Solver,
     Source,
 )
-from roxxel_curriculum._plan.withdrawn import Withdrawal, continued
+from roxxel_curriculum._withdrawn import Withdrawal, continued
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
 

@@ -19,7 +19,7 @@ from roxxel_store import roxxel_command
 from roxxel_curriculum._bind.reading import by_source
 from roxxel_curriculum._bind.sources import mask_column
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._plan.withdrawn import NOTHING, in_force
+from roxxel_curriculum._withdrawn import NOTHING, in_force
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._bind.reading import BatchReader
     from roxxel_curriculum._plan.solution import Solution
-    from roxxel_curriculum._plan.withdrawn import Withdrawal
+    from roxxel_curriculum._withdrawn import Withdrawal
 
     _Integers = npt.NDArray[np.int64]
 

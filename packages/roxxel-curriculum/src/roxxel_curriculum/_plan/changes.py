@@ -8,13 +8,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_curriculum._plan.withdrawn import amount, in_force
+from roxxel_curriculum._withdrawn import amount, in_force
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution, Source
-    from roxxel_curriculum._plan.withdrawn import Withdrawal
+    from roxxel_curriculum._withdrawn import Withdrawal
 
 _FROM_THE_START = -1
 _MOST_SHARES = 4

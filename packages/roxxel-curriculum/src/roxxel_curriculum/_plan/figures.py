@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roxxel_curriculum._plan.withdrawn import amount
+from roxxel_curriculum._withdrawn import amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

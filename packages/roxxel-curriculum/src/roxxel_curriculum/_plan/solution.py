@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._plan.withdrawn import Withdrawal
+    from roxxel_curriculum._withdrawn import Withdrawal
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
 
