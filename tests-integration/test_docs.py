@@ -299,7 +299,7 @@ def test_examples_of_the_reference_are_one_config() -> None:
     [
         ("_Every | None", "roxxel_train.config", "int | Literal['continuous'] | None"),
         ("_Steps", "roxxel_train.config", "tuple[int, int]"),
-        ("Phase | Count", "roxxel_curriculum.schedule", "Phase | int"),
+        ("Phase | Count", "roxxel_curriculum.curriculum", "Phase | int"),
         ("Weights | Path", "roxxel_train.config", "Weights | Path"),
         ("Annotated[int, Rule(must_be='[a, b]')]", "roxxel.config", "int"),
     ],

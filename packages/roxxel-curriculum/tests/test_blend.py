@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from roxxel_curriculum._order.blend import Blend, integer_weights
+from roxxel_curriculum import Phase
+from roxxel_curriculum._order.blend import Blend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 FIBONACCI = [1, 1]
 while len(FIBONACCI) < 40:
@@ -36,6 +37,10 @@ weight_lists = st.one_of(
     st.lists(st.integers(1, 10**9), min_size=2, max_size=100),
     st.sampled_from(sorted(HARD)).map(HARD.__getitem__),
 )
+
+
+def integer_weights(weights: Mapping[str, float]) -> dict[str, int]:
+    return Phase(1, 1, 1, weights).integer_weights
 
 
 def named(weights: Sequence[float]) -> dict[str, int]:

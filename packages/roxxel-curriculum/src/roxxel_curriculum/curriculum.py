@@ -1,11 +1,16 @@
-"""`Curriculum` declares what data a run reads, and checks that the sources suffice."""
+"""`Curriculum` declares what data a run reads, and checks that the sources suffice.
+
+A `Schedule` is a curriculum without its corpora.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
+from roxxel_format.scans import Scan
 from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._arguments import (
@@ -13,7 +18,7 @@ from roxxel_curriculum._arguments import (
     check_all_named,
     checked_phases,
     listed,
-    merged_skips,
+    of_sources,
 )
 from roxxel_curriculum._bind.sources import (
     checked_sources,
@@ -21,7 +26,6 @@ from roxxel_curriculum._bind.sources import (
     notes_on_held_out,
 )
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.proxy import (
@@ -32,23 +36,30 @@ from roxxel_curriculum._plan.proxy import (
     notes_on_proxy,
     proxy_phases,
 )
-from roxxel_curriculum._plan.solution import Declaration, solve
-from roxxel_curriculum._withdrawn import checked_without, continued
+from roxxel_curriculum._plan.solution import Declaration, Skip, solve
+from roxxel_curriculum._withdrawn import (
+    check_documents,
+    checked_without,
+    continued,
+    is_listed_path,
+    is_path,
+    paths_in,
+)
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import as_made, as_read, checked_state, resume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
     from roxxel_format import TokenReader
 
+    from roxxel_curriculum._arguments import Phase, Policy
     from roxxel_curriculum._bind.reading import Field
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum._withdrawn import Documents
-    from roxxel_curriculum.phase import Phase
-    from roxxel_curriculum.policy import Policy
 
 
 class Curriculum:
@@ -155,7 +166,7 @@ class Curriculum:
             checked_phases(given.phases, [source.name for source in sources]),
             given.longest,
             given.overlap,
-            merged_skips(given.skips),
+            _merged(given.skips),
             given.max_epochs,
             checked_without(
                 of_sources(given.without, readers, "the withdrawn documents"), readers
@@ -464,6 +475,93 @@ class Curriculum:
                 "seed=0 for a new run, or the state of a run that has begun"
             )
         return as_integer("seed", seed), self._solution
+
+
+@dataclass(frozen=True)
+class Schedule(Arguments):
+    """The arguments of a `Curriculum` without its corpora.
+
+    Use it to keep a schedule apart from the data. In the package `roxxel`,
+    `load_schedule` reads a schedule from a TOML file.
+
+    Attributes:
+        phases: Phases in training order.
+        longest: See `Curriculum`.
+        policies: See `Curriculum`.
+        max_epochs: See `Curriculum`.
+        overlap: See `Curriculum`.
+        skips: Pairs `(at, count)`; see `Curriculum`.
+        without: Documents and tokens to withdraw by source; see `Curriculum`.
+        primary: Name of the primary source; see `Curriculum`.
+        tokenizers: Tokenizers by source; see `Curriculum`.
+
+    Raises:
+        CurriculumError: A value is out of range.
+        TypeError: A value has the wrong type.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> schedule = Schedule((Phase(9, 4, 129),), overlap=1)
+        >>> schedule.curriculum(PositionReader(10_000)).total_steps
+        9
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, documents in self.without.items():
+            check_documents(documents, name)
+
+    def curriculum(
+        self,
+        primary_streamer: TokenReader,
+        mix_streamers: Mapping[str, TokenReader] | None = None,
+    ) -> Curriculum:
+        """Return a curriculum with this schedule and some corpora.
+
+        Args:
+            primary_streamer: The primary source.
+            mix_streamers: Further sources by name.
+
+        Raises:
+            CurriculumError: The corpora cannot meet the schedule.
+        """
+        names = [each.name for each in fields(self)]
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Curriculum(primary_streamer, mix_streamers=mix_streamers, **own)
+
+    def relative_to(self, folder: Path) -> Schedule:
+        """Return the schedule, with paths in `without` taken relative to a folder."""
+
+        def moved(documents: Any) -> Any:
+            if isinstance(documents, list | tuple):
+                items = cast("Sequence[Any]", documents)
+                return [folder / str(x) if is_listed_path(x) else x for x in items]
+            return folder / str(documents) if is_path(documents) else documents
+
+        without = {name: moved(each) for name, each in self.without.items()}
+        return replace(self, without=without)
+
+    @property
+    def scans(self) -> dict[str, list[Scan]]:
+        """The receipts of scans in `without`, by source.
+
+        Raises:
+            FileNotFoundError: A receipt does not exist.
+            ShardError: A receipt is damaged.
+        """
+        found = {
+            name: [Scan.read(x) for x in paths_in(each) if str(x).endswith(".json")]
+            for name, each in self.without.items()
+        }
+        return {name: scans for name, scans in found.items() if scans}
+
+
+def _merged(skips: Iterable[tuple[int, int]]) -> tuple[Skip, ...]:
+    """Sort skips by step, and add up the counts of skips at the same step."""
+    merged = Counter[int]()
+    for at, count in skips:
+        merged[at] += count
+    return tuple(Skip(at, count) for at, count in sorted(merged.items()))
 
 
 def _solved(declaration: Declaration) -> Solution:

@@ -24,7 +24,6 @@ from roxxel_curriculum._bind.sources import (
     with_block_checks,
 )
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import checked_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.plan import make_plan
@@ -291,8 +290,7 @@ class Sampler(Generic[Batch_co]):
             IndexError: The tokens leave the source, or `until` is outside
                 `[0, total_steps]`.
         """
-        source = checked_source(source, self.source_names)
-        index = self.source_names.index(source)
+        index = self._source_index(source)
         num_tokens = self._solution.declaration.sources[index].num_tokens
         tokens = checked_tokens(source, start, stop, num_tokens)
         end = self.total_steps if until is None else self._steps_done(until)
@@ -308,8 +306,7 @@ class Sampler(Generic[Batch_co]):
             KeyError: `source` is not the name of a source.
             IndexError: The source has no such document.
         """
-        source = checked_source(source, self.source_names)
-        reader = self._readers[self.source_names.index(source)]
+        reader = self._readers[self._source_index(source)]
         number = checked_document(document, source, len(reader.documents))
         return masked_steps(
             self.withdrawals,
@@ -329,7 +326,7 @@ class Sampler(Generic[Batch_co]):
         Raises:
             KeyError: `source` is not the name of a source.
         """
-        source = checked_source(source, self.source_names)
+        self._source_index(source)
         return masked_ranges(self.withdrawals, source, start, stop, self.total_steps)
 
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
@@ -461,11 +458,11 @@ class Sampler(Generic[Batch_co]):
             KeyError: `source` is not the name of a source.
             IndexError: The step is outside the run.
         """
-        name = checked_source(source, self.source_names)
+        self._source_index(source)
         done = self._steps_done(step)
         for phase in self.phases:
             if phase.stop > done:
-                found = phase.next_epoch(name, max(done, phase.start))
+                found = phase.next_epoch(source, max(done, phase.start))
                 if found is not None:
                     return found
         return None
@@ -549,6 +546,13 @@ class Sampler(Generic[Batch_co]):
             "loss_mask that this run does not read, so it learns the masked tokens "
             f"too, such as prompts; {remedy}"
         )
+
+    def _source_index(self, source: str) -> int:
+        """Return the index of a source; raise KeyError for another name."""
+        if source not in self.source_names:
+            names = ", ".join(map(repr, self.source_names))
+            raise KeyError(f"{source!r} is not a source; there are {names}")
+        return self.source_names.index(source)
 
     def _steps_done(self, step: int) -> int:
         step = as_integer("step", step)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_format import ShardError, TokenReader
 
+from roxxel_curriculum._arguments import Phase, Policy
 from roxxel_curriculum._bind.sources import at_version, at_versions, opened
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
@@ -32,8 +33,6 @@ from roxxel_curriculum._plan.solution import (
     Source,
 )
 from roxxel_curriculum._withdrawn import Withdrawal, continued
-from roxxel_curriculum.phase import Phase
-from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,16 +19,15 @@ from roxxel_format import Roxxel, ShardError, TokenReader
 from roxxel_store import roxxel_command
 from roxxel_store.screen import counted
 
+from roxxel_curriculum._arguments import DROP, REPEAT, as_policy, of_sources
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
-from roxxel_curriculum.policy import DROP, REPEAT, as_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from roxxel_curriculum.policy import Policy
+    from roxxel_curriculum._arguments import Policy
 
 MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""

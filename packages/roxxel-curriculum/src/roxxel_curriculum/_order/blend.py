@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from decimal import Decimal
-from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,7 +23,6 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from fractions import Fraction
 
 MAX_DEAL = 2**15
 """Largest number of samples in a call of `deal`; `MAX_DEAL << 48` must fit 64 bits."""
@@ -58,28 +55,6 @@ class _Split:
 
 
 _Node: TypeAlias = "_Split | str"
-
-
-def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
-    """Return the weights above 0 as the smallest integers in the same ratio.
-
-    A float counts as the decimal that `repr` prints, so 0.3 : 0.7 and 3 : 7 are the
-    same blend. The result is sorted by name.
-    """
-    ratios = {
-        name: (
-            Decimal(repr(weight)) if isinstance(weight, float) else weight
-        ).as_integer_ratio()
-        for name, weight in weights.items()
-        if weight
-    }
-    scale = lcm(*(denominator for _, denominator in ratios.values()))
-    whole = {
-        name: numerator * (scale // denominator)
-        for name, (numerator, denominator) in ratios.items()
-    }
-    divisor = gcd(*whole.values())
-    return {name: weight // divisor for name, weight in sorted(whole.items())}
 
 
 class Blend:

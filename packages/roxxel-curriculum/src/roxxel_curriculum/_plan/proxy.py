@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import floor
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from roxxel_curriculum._arguments import Phase
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._plan.solution import Part, Solver
-from roxxel_curriculum.phase import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
+    from roxxel_curriculum._arguments import Phase, Policy
     from roxxel_curriculum._withdrawn import Withdrawal
-    from roxxel_curriculum.phase import Phase
-    from roxxel_curriculum.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum import Phase, Schedule
-from roxxel_curriculum.policy import Policy
+from roxxel_curriculum import Phase, Policy, Schedule
 from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_store.records import find_object
 from roxxel_train import RunFolderError
