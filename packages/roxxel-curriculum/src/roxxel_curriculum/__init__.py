@@ -23,14 +23,13 @@ from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
-    MixPlan,
     PhasePlan,
     SourcePlan,
     WithdrawnPlan,
 )
 from roxxel_curriculum._plan.plan import Plan, PlanDiff
 from roxxel_curriculum._plan.proxy import Proxy
-from roxxel_curriculum._plan.solution import ResolvedPhase
+from roxxel_curriculum._plan.solution import MixPlan, ResolvedPhase
 from roxxel_curriculum._withdrawn import Documents, IndexSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum, Schedule
 from roxxel_curriculum.sampler import Sampler, recorded_sampler

@@ -143,6 +143,16 @@ class Sampler(Generic[Batch_co]):
         """
         return make_plan(self._solution, self.seed)
 
+    @property
+    def ended(self) -> str | None:
+        """Why the run ends early; None if the run trains every declared step."""
+        return self._solution.ended
+
+    @property
+    def notes_on_sources(self) -> tuple[str, ...]:
+        """One sentence for each source whose ids may mean other text; see `Plan`."""
+        return self._solution.declaration.notes
+
     def shape(self, step: int) -> tuple[int, int]:
         """Return `(batch_size, seq_len)` of a step.
 

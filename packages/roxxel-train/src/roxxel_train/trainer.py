@@ -312,7 +312,7 @@ class Trainer:
                 *self.logger.sink_problems(),
             ],
             [
-                *self.plan().notes_on_sources,
+                *self.sampler.notes_on_sources,
                 *state.held_out.notes,
                 *self._session.warnings,
                 *self._session.notes,

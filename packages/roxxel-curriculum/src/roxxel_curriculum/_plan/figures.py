@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum._withdrawn import amount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from roxxel_curriculum._plan.solution import MixPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +55,6 @@ class SourcePlan:
     unfinished_tokens: int
     tail_tokens: int
     is_spent: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MixPlan:
-    """The blend of consecutive steps during which no source runs out.
-
-    Attributes:
-        start: First training step.
-        stop: One past the last training step.
-        shares: Share of tokens by source name.
-
-    Example:
-        >>> from roxxel_curriculum.testing import PositionReader
-        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
-        >>> curriculum.plan().phases[0].mixes
-        (MixPlan(start=0, stop=9, shares={'self': 1.0}),)
-    """
-
-    start: int
-    stop: int
-    shares: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

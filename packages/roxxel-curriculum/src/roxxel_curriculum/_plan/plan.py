@@ -14,7 +14,6 @@ from roxxel_curriculum._order.rounds import Cursor
 from roxxel_curriculum._plan.changes import changes
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
-    MixPlan,
     PhasePlan,
     PlanFigures,
     SourcePlan,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.rounds import Spans
     from roxxel_curriculum._plan.solution import (
-        EarlyStop,
         ResolvedPhase,
         Solution,
         Source,
@@ -217,10 +215,9 @@ def make_plan(solution: Solution, seed: int) -> Plan:
                 tokens=phase.steps * phase.batch_size * phase.seq_len,
                 skipped_steps=sum(skip.steps for skip in phase.skips),
                 sources=tuple(rows),
-                mixes=tuple(_mixes(phase)),
+                mixes=phase.mixes,
             )
         )
-    early_stop = solution.early_stop
     return Plan(
         seed=seed,
         total_steps=solution.total_steps,
@@ -233,7 +230,7 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             for source in solution.declaration.sources
         ),
         skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
-        ended=None if early_stop is None else _why_early(early_stop, solution),
+        ended=solution.ended,
         withdrawn=tuple(
             WithdrawnPlan(
                 each.step,
@@ -250,18 +247,6 @@ def make_plan(solution: Solution, seed: int) -> Plan:
         ),
         notes_on_sources=solution.declaration.notes,
         _solution=solution,
-    )
-
-
-def _why_early(early_stop: EarlyStop, solution: Solution) -> str:
-    declared = [phase.declared_steps for phase in solution.declaration.phases]
-    # A phase that is declared in epochs has no number of steps if it is not reached.
-    total = (
-        "" if None in declared else f" of the {sum(filter(None, declared)):,} declared"
-    )
-    return (
-        f"source {early_stop.source!r} runs out in phase {early_stop.phase} and its "
-        f"policy stops the run before step {early_stop.step:,}{total}"
     )
 
 
@@ -309,7 +294,7 @@ def _source_rows(
         and leg.stop is not None
         and leg.stop <= phase.num_samples
     }
-    first_blend = phase.legs[0].blend
+    spent = phase.spent
     for name in phase.weights:
         stream, before = phase.cursors[name]
         earlier, given = cursors.get(name), before + used[name]
@@ -333,7 +318,7 @@ def _source_rows(
             exhausted_step=exhausted.get(name),
             unfinished_tokens=unfinished,
             tail_tokens=stream.tail_tokens(before, given, is_last=name in last_here),
-            is_spent=name not in first_blend,
+            is_spent=name in spent,
         )
 
 
@@ -356,15 +341,3 @@ def _steps_that_read(phase: ResolvedPhase) -> dict[str, tuple[int, int]]:
                 )
                 steps[name] = (steps.get(name, (begin,))[0], end)
     return steps
-
-
-def _mixes(phase: ResolvedPhase) -> Iterator[MixPlan]:
-    for leg in phase.legs:
-        weights = {name: phase.weights[name] for name in leg.blend.sources}
-        total = sum(weights.values())
-        last = phase.num_samples if leg.stop is None else leg.stop
-        start = phase.start + phase.steps_within(leg.start)
-        stop = phase.start + min(phase.steps, phase.steps_within(last))
-        if start < stop:
-            shares = {name: weight / total for name, weight in weights.items()}
-            yield MixPlan(start, stop, shares)

@@ -131,6 +131,27 @@ class Leg:
     ended_by: str | None  # the source that runs out with the last sample, if any
 
 
+@dataclass(frozen=True, slots=True)
+class MixPlan:
+    """The blend of consecutive steps during which no source runs out.
+
+    Attributes:
+        start: First training step.
+        stop: One past the last training step.
+        shares: Share of tokens by source name.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> curriculum.plan().phases[0].mixes
+        (MixPlan(start=0, stop=9, shares={'self': 1.0}),)
+    """
+
+    start: int
+    stop: int
+    shares: Mapping[str, float]
+
+
 @dataclass(frozen=True)
 class ResolvedPhase:
     """A phase with known steps and samples: an entry of `Curriculum.phases`.
@@ -180,6 +201,27 @@ class ResolvedPhase:
     def num_samples(self) -> int:
         """Number of samples, including skipped samples."""
         return self.samples_before(self.steps)
+
+    @property
+    def spent(self) -> tuple[str, ...]:
+        """The sources that had no samples left when the phase started."""
+        first = self.legs[0].blend
+        return tuple(name for name in self.weights if name not in first)
+
+    @property
+    def mixes(self) -> tuple[MixPlan, ...]:
+        """The blends in training order; a blend changes when a source runs out."""
+        found: list[MixPlan] = []
+        for leg in self.legs:
+            weights = {name: self.weights[name] for name in leg.blend.sources}
+            total = sum(weights.values())
+            last = self.num_samples if leg.stop is None else leg.stop
+            start = self.start + self.steps_within(leg.start)
+            stop = self.start + min(self.steps, self.steps_within(last))
+            if start < stop:
+                shares = {name: weight / total for name, weight in weights.items()}
+                found.append(MixPlan(start, stop, shares))
+        return tuple(found)
 
     def data_step(self, step: int) -> int:
         """Return the number of steps before a training step, including skipped steps.
@@ -323,6 +365,25 @@ class Solution:
         for phase in self.phases:
             if phase.start < step:
                 yield phase, min(step, phase.stop) - phase.start
+
+    @property
+    def ended(self) -> str | None:
+        """Why the run ends early; None if it trains every declared step."""
+        early_stop = self.early_stop
+        if early_stop is None:
+            return None
+        declared = [phase.declared_steps for phase in self.declaration.phases]
+        # A phase that is declared in epochs has no number of steps if it is not
+        # reached.
+        total = (
+            ""
+            if None in declared
+            else f" of the {sum(filter(None, declared)):,} declared"
+        )
+        return (
+            f"source {early_stop.source!r} runs out in phase {early_stop.phase} and "
+            f"its policy stops the run before step {early_stop.step:,}{total}"
+        )
 
     def why_outside(self, step: int) -> str:
         """Return the message for a step that the run does not have."""

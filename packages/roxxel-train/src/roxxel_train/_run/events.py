@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_ckpt import Checkpointer, SaveRecord
-    from roxxel_curriculum import MixPlan, Plan, Sampler
+    from roxxel_curriculum import MixPlan, Sampler
 
     from roxxel_train._log.logger import Logger
     from roxxel_train.goodput import Goodput
@@ -116,7 +116,6 @@ class RunSummary:
 
 def opening(
     sampler: Sampler,
-    plan: Plan,
     step: int,
     first: int,
     origin: Mapping[str, Any] | None,
@@ -128,19 +127,19 @@ def opening(
     `origin` has the path and the step of another run's checkpoint from which this run
     starts. `first` is the step of this checkpoint if the run is a branch, else 0.
     """
-    total = plan.total_steps
+    total = sampler.total_steps
     if step == total:
-        more = _because(plan)
+        more = _because(sampler)
         yield f"already complete: {total} of {total} steps are done{more}"
         return
     if step > first:
         yield f"resumed from step {step} of {total} in {seconds:.2f} s"
     else:
-        phases = counted(len({phase.index for phase in plan.phases}), "phase")
+        phases = counted(len({phase.index for phase in sampler.phases}), "phase")
         yield f"starts: {total} steps in {phases}"
-    yield _epochs(sampler, plan, step)
-    if plan.ended is not None:
-        yield f"ends early: {plan.ended}"
+    yield _epochs(sampler, step)
+    if sampler.ended is not None:
+        yield f"ends early: {sampler.ended}"
     if step == first and origin is not None:
         if first:
             yield f"begins as a branch of step {origin['step']} of {origin['path']}"
@@ -237,7 +236,7 @@ def uploads(folder: Path, url: Path | str) -> str:
     return f"writes to {folder} and uploads to {url} at every checkpoint and at the end"
 
 
-def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Planned]:
+def planned(sampler: Sampler, start: int, every: int) -> Iterator[Planned]:
     """Yield the lines about phases, blends, skipped data and epochs, in order of steps.
 
     The first line is about step `start` or later. The iterator is lazy. A source has at
@@ -246,8 +245,8 @@ def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Pl
     at_step = itemgetter(0)
     rest = sorted(
         [
-            *_of_phases(sampler, plan, start),
-            *_of_withdrawals(plan, start),
+            *_of_phases(sampler, start),
+            *_of_withdrawals(sampler, start),
         ],
         key=at_step,
     )
@@ -305,14 +304,14 @@ def failed_save(step: int, after: BaseException, error: Exception) -> str:
     return f"step {step} could not be saved after {type(after).__name__}: {error}"
 
 
-def ending(error: BaseException | None, plan: Plan, saved: str) -> str:
+def ending(error: BaseException | None, sampler: Sampler, saved: str) -> str:
     """Return the last line of a run; `saved` says what is saved."""
     if isinstance(error, Preempted):
         return str(error)
     if error is not None:
         return f"{type(error).__name__} ended the run; {saved}"
-    total = plan.total_steps
-    return f"complete: {total} of {total} steps are done{_because(plan)}; {saved}"
+    total = sampler.total_steps
+    return f"complete: {total} of {total} steps are done{_because(sampler)}; {saved}"
 
 
 def stopped(step: int, reason: str, saved: str) -> str:
@@ -329,19 +328,19 @@ def what_is_saved(checkpointer: Checkpointer | None) -> str:
     return "nothing is saved" if latest is None else f"step {latest} is saved"
 
 
-def _because(plan: Plan) -> str:
-    return "" if plan.ended is None else f", because {plan.ended}"
+def _because(sampler: Sampler) -> str:
+    return "" if sampler.ended is None else f", because {sampler.ended}"
 
 
-def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
+def _epochs(sampler: Sampler, step: int) -> str:
     """Return the line with the epochs of every source, in total and so far."""
-    read = sampler.epochs(step)
+    read, all_read = sampler.epochs(step), sampler.epochs(sampler.total_steps)
     parts: list[str] = []
-    for source in plan.sources:
-        part = f"{source.name} {source.epochs:.3g}"
+    for name, epochs in all_read.items():
+        part = f"{name} {epochs:.3g}"
         if step:
-            part = f"{source.name} {read[source.name]:.3g} of {source.epochs:.3g}"
-        coming = sampler.next_epoch(source.name, step)
+            part = f"{name} {read[name]:.3g} of {epochs:.3g}"
+        coming = sampler.next_epoch(name, step)
         if coming is not None:
             at, epoch = coming
             part += f" (begins its {_ordinal(epoch + 1)} epoch at step {at})"
@@ -349,44 +348,45 @@ def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
     return f"epochs {'read so far' if step else 'to read'}: {', '.join(parts)}"
 
 
-def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
-    for phase, solved in zip(plan.phases, sampler.phases, strict=True):
+def _of_phases(sampler: Sampler, start: int) -> Iterator[Planned]:
+    for phase in sampler.phases:
         begin, steps = max(start, phase.start), phase.stop - max(start, phase.start)
         if steps <= 0:
             continue
         does = "begins"
-        if begin > phase.start or solved.is_edited:
-            does = "continues, edited" if solved.is_edited else "continues"
+        if begin > phase.start or phase.is_edited:
+            does = "continues, edited" if phase.is_edited else "continues"
         # A source may run out within the last step. No mix then covers this step, and
         # `<=` finds the mix that stops before it.
-        blend = next(mix for mix in phase.mixes if begin <= mix.stop)
+        mixes = phase.mixes
+        blend = next(mix for mix in mixes if begin <= mix.stop)
         line = (
             f"step {begin}: phase {phase.index} {does}: {steps} "
             f"step{'' if steps == 1 else 's'} of {phase.batch_size} x {phase.seq_len} "
-            f"tokens, {_percent(plan, blend)}"
+            f"tokens, {_percent(sampler, blend)}"
         )
-        spent = [source.name for source in phase.sources if source.is_spent]
-        if spent:
-            line += f"; {', '.join(spent)} has no data left"
+        if phase.spent:
+            line += f"; {', '.join(phase.spent)} has no data left"
         yield begin, line
-        for before, after in pairwise(phase.mixes):
+        for before, after in pairwise(mixes):
             if after.start >= begin:
                 gone = ", ".join(sorted(before.shares.keys() - after.shares.keys()))
-                left = _percent(plan, after)
+                left = _percent(sampler, after)
                 yield after.start, f"step {after.start}: {gone} runs out; then {left}"
-    for at, count in plan.skips:
-        if at >= start:
-            yield at, f"step {at}: skips the data of {count} steps"
+        for skip in phase.skips:
+            at = phase.start + skip.at
+            if at >= start:
+                yield at, f"step {at}: skips the data of {skip.steps} steps"
 
 
-def _of_withdrawals(plan: Plan, start: int) -> Iterator[Planned]:
-    for each in plan.withdrawn:
+def _of_withdrawals(sampler: Sampler, start: int) -> Iterator[Planned]:
+    for each in sampler.withdrawals:
         if each.step >= start:
             line = (
                 f"{each.amount} of {each.source} withdrawn: loss_mask is 0 on the "
                 "tokens from here on"
             )
-            if not each.documents + each.tokens:
+            if each.is_empty:
                 line = f"all documents of {each.source} are learned again from here on"
             yield each.step, f"step {each.step}: {line}"
 
@@ -410,7 +410,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _percent(plan: Plan, mix: MixPlan) -> str:
-    """Return the shares of a mix, with the sources in the order of the plan."""
-    names = [source.name for source in plan.sources if source.name in mix.shares]
+def _percent(sampler: Sampler, mix: MixPlan) -> str:
+    """Return the shares of a mix, with the sources in the order of the sampler."""
+    names = [name for name in sampler.source_names if name in mix.shares]
     return ", ".join(f"{name} {100 * mix.shares[name]:.3g}%" for name in names)

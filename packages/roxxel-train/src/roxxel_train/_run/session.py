@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jax.sharding import Mesh
-    from roxxel_curriculum import Plan
     from roxxel_loader import DeviceStream
 
     from roxxel_train._observe.machine import Machine
@@ -97,7 +96,6 @@ class Session:
     _was_snapshot: bool | None = field(init=False, default=None)
     _repeated: Repeated | None = field(init=False, default=None)
     _until: int = field(init=False, default=0)
-    _plan: Plan = field(init=False)
     _planned: events.PlannedLines = field(init=False)
 
     @contextmanager
@@ -394,13 +392,10 @@ class Session:
         """Restore the state, and log the start."""
         state, log, sampler = self.state, self.log, self.state.sampler
         start = state.restore()
-        self._plan = plan = sampler.plan()
         self._start = start
         origin = None if state.origin is None else state.origin.record
         seconds = time.perf_counter() - self._began_s
-        opening = events.opening(
-            sampler, plan, start, state.first_step, origin, seconds
-        )
+        opening = events.opening(sampler, start, state.first_step, origin, seconds)
         for line in opening:
             log.info(line)
         row = {
@@ -424,7 +419,7 @@ class Session:
                 # The constructor has shown this warning before the log was open.
                 log.warning(text, terminal=False)
         warnings = (
-            *plan.notes_on_sources,
+            *sampler.notes_on_sources,
             *state.held_out.notes,
             self.evaluator.metric_warning(),
             sampler.unread_masks,
@@ -432,22 +427,22 @@ class Session:
         )
         for warning in filter(None, warnings):
             log.warning(warning)
-        lines = events.planned(sampler, plan, start, self.config.log_every)
+        lines = events.planned(sampler, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
-            self._log_notes(plan)
+            self._log_notes()
         self._planned.log(start)
 
-    def _log_notes(self, plan: Plan) -> None:
+    def _log_notes(self) -> None:
         """Log doubts about the run, and the costs of its shapes."""
         for problem in self.warnings:
             self.log.warning(problem)
-        notes = [*self.notes]
-        if any(phase.seq_len > plan.longest for phase in plan.phases):
-            notes += plan.notes_on_longest
+        notes, sampler = [*self.notes], self.state.sampler
+        if any(phase.seq_len > sampler.longest for phase in sampler.phases):
+            notes += sampler.plan().notes_on_longest
         rate_at, step = self.state.rate_at, self.state.step
         if rate_at is not None:
-            notes += events.ended_rate(rate_at, step, plan.total_steps)
+            notes += events.ended_rate(rate_at, step, sampler.total_steps)
         for note in notes:
             self.log.info(note)
 
@@ -502,7 +497,7 @@ class Session:
             self.log.info(events.spent(spent))
         self._log_end(error, spent)
         if self._stop_reason is None:
-            line = events.ending(error, self._plan, saved)
+            line = events.ending(error, state.sampler, saved)
         else:
             line = events.stopped(state.step, self._stop_reason, saved)
         self.log.info(line)
