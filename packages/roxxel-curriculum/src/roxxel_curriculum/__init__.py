@@ -14,7 +14,15 @@ A source is a `Roxxel`, or any other class that inherits `TokenReader`.
 
 from roxxel_format import TokenReader
 
-from roxxel_curriculum._arguments import DROP, REPEAT, STOP, Phase, Policy, repeat
+from roxxel_curriculum._arguments import (
+    DROP,
+    REPEAT,
+    STOP,
+    Documents,
+    Phase,
+    Policy,
+    repeat,
+)
 from roxxel_curriculum._bind.inverse import Occurrence
 from roxxel_curriculum._bind.reading import Field
 from roxxel_curriculum._bind.samples import Location, Windows
@@ -30,7 +38,7 @@ from roxxel_curriculum._plan.figures import (
 from roxxel_curriculum._plan.plan import Plan, PlanDiff
 from roxxel_curriculum._plan.proxy import Proxy
 from roxxel_curriculum._plan.solution import MixPlan, ResolvedPhase
-from roxxel_curriculum._withdrawn import Documents, IndexSet, Withdrawal
+from roxxel_curriculum._withdrawn import IndexSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum, Schedule
 from roxxel_curriculum.sampler import Sampler, recorded_sampler
 

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from roxxel_store.arguments import Amount, Count, Rule, check
 
@@ -15,9 +15,19 @@ from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    import os
+    from collections.abc import Collection, Iterable, Sequence
 
-    from roxxel_curriculum._withdrawn import Documents
+    import numpy as np
+    import numpy.typing as npt
+
+Documents: TypeAlias = "Iterable[int | str | os.PathLike[str] | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
+"""What to withdraw of a source: numbers of documents, from 0, and ranges of tokens.
+
+Numbers are integers, ranges, pairs `[start, stop)`, or an array. A range of tokens is a
+text such as `"tokens:[512,1024)"`. Any other text is the path of a file: a `.npy` or a
+text of numbers, or the `.json` receipt of a scan. In a list, a path ends in `.npy`,
+`.txt` or `.json`."""
 
 _Value = TypeVar("_Value")
 

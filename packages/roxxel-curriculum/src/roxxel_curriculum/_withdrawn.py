@@ -16,7 +16,7 @@ import re
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_format import TokenReader
-
-Documents: TypeAlias = "Iterable[int | str | os.PathLike[str] | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
-"""What to withdraw of a source: numbers of documents, from 0, and ranges of tokens.
-
-Numbers are integers, ranges, pairs `[start, stop)`, or an array. A range of tokens is a
-text such as `"tokens:[512,1024)"`. Any other text is the path of a file: a `.npy` or a
-text of numbers, or the `.json` receipt of a scan. In a list, a path ends in `.npy`,
-`.txt` or `.json`."""
 
 _Integers = npt.NDArray[np.int64]
 _EVERY = 0, 2**62  # the range of all indices
@@ -327,7 +319,7 @@ def masked_ranges(
 
 
 def checked_without(
-    without: Mapping[str, Documents], readers: Mapping[str, TokenReader]
+    without: Mapping[str, Any], readers: Mapping[str, TokenReader]
 ) -> dict[str, Withdrawal]:
     """Return what each source withdraws from step 0 on; leave out empty ones."""
     found: dict[str, Withdrawal] = {}

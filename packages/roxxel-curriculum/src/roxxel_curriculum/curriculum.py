@@ -55,11 +55,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._arguments import Phase, Policy
+    from roxxel_curriculum._arguments import Documents, Phase, Policy
     from roxxel_curriculum._bind.reading import Field
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
-    from roxxel_curriculum._withdrawn import Documents
 
 
 class Curriculum:
