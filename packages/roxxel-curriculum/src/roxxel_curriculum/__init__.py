@@ -29,13 +29,14 @@ from roxxel_curriculum._bind.samples import Location, Windows
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
-from roxxel_curriculum._plan.figures import (
+from roxxel_curriculum._plan.plan import (
     CorpusPlan,
     PhasePlan,
+    Plan,
+    PlanDiff,
     SourcePlan,
     WithdrawnPlan,
 )
-from roxxel_curriculum._plan.plan import Plan, PlanDiff
 from roxxel_curriculum._plan.proxy import Proxy
 from roxxel_curriculum._plan.solution import MixPlan, ResolvedPhase
 from roxxel_curriculum._withdrawn import IndexSet, Withdrawal

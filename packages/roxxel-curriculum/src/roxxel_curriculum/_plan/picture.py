@@ -14,25 +14,27 @@ except ModuleNotFoundError as error:
         "a picture of a plan", "matplotlib", "roxxel-curriculum", "plot"
     ) from error
 
-from roxxel_curriculum._plan.tables import headline
-
 if TYPE_CHECKING:
-    from roxxel_curriculum._plan.figures import PlanFigures
+    from collections.abc import Sequence
+
+    from roxxel_curriculum._plan.solution import ResolvedPhase
 
 
-def draw(plan: PlanFigures) -> Figure:
-    """Return a figure: tokens per step by source above, cumulative tokens below."""
+def draw(phases: Sequence[ResolvedPhase], names: Sequence[str], title: str) -> Figure:
+    """Return a figure: tokens per step by source above, cumulative tokens below.
+
+    `names` are the sources that the phases read.
+    """
     # The stubs of matplotlib leave most keyword arguments untyped.
     figure: Any = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    names = [source.name for source in plan.sources if source.tokens]
     colors = {name: f"C{index % 10}" for index, name in enumerate(names)}
-    for axes, curves in zip((above, below), _curves(plan, names), strict=True):
+    for axes, curves in zip((above, below), _curves(phases, names), strict=True):
         axes.stackplot(
             # A point at both ends of each mix, so that a change is a vertical line.
             [
                 step
-                for phase in plan.phases
+                for phase in phases
                 for mix in phase.mixes
                 for step in (mix.start, mix.stop)
             ],
@@ -41,24 +43,22 @@ def draw(plan: PlanFigures) -> Figure:
             colors=list(colors.values()),
             linewidth=0,
         )
-        axes.set_xlim(0, plan.total_steps)
+        axes.set_xlim(0, phases[-1].stop)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(_as_tick)
         axes.spines[["top", "right"]].set_visible(False)
-        for phase in plan.phases:
+        for phase in phases:
             if phase.start:
                 axes.axvline(phase.start, color="0.3", linestyle="--", linewidth=0.8)
     above.set_ylabel("tokens a step")
     below.set_ylabel("tokens so far")
     below.set_xlabel("step")
-    above.set_title(headline(plan), fontsize=10, loc="left")
-    for phase in plan.phases:
+    above.set_title(title, fontsize=10, loc="left")
+    for phase in phases:
         label = f"phase {phase.index}\n{phase.batch_size} x {phase.seq_len}"
         _annotate_phase(above, phase.start, label)
-        for source in phase.sources:
-            if source.exhausted_step is not None:
-                color = colors.get(source.name, "0.3")
-                _annotate_exhaustion(below, source.exhausted_step, source.name, color)
+        for name, step in phase.exhausted.items():
+            _annotate_exhaustion(below, step, name, colors.get(name, "0.3"))
     # Reverse the legend: the stacked areas begin at the bottom, the legend at the top.
     handles, labels = above.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper")
@@ -66,13 +66,13 @@ def draw(plan: PlanFigures) -> Figure:
 
 
 def _curves(
-    plan: PlanFigures, names: list[str]
+    phases: Sequence[ResolvedPhase], names: Sequence[str]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return tokens per step and cumulative tokens, at both ends of every mix."""
     per_step: dict[str, list[float]] = {name: [] for name in names}
     so_far: dict[str, list[float]] = {name: [] for name in names}
     total = dict.fromkeys(names, 0.0)
-    for phase in plan.phases:
+    for phase in phases:
         for mix in phase.mixes:
             for name in names:
                 rate = mix.shares.get(name, 0.0) * phase.batch_size * phase.seq_len

@@ -209,6 +209,17 @@ class ResolvedPhase:
         return tuple(name for name in self.weights if name not in first)
 
     @property
+    def exhausted(self) -> dict[str, int]:
+        """The step in which each source runs out, for those that do, by name."""
+        return {
+            leg.ended_by: self.start + self.steps_within(leg.stop - 1)
+            for leg in self.legs
+            if leg.ended_by is not None
+            and leg.stop is not None
+            and leg.stop <= self.num_samples
+        }
+
+    @property
     def mixes(self) -> tuple[MixPlan, ...]:
         """The blends in training order; a blend changes when a source runs out."""
         found: list[MixPlan] = []
