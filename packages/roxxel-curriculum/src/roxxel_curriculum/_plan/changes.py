@@ -277,7 +277,7 @@ def _aligned(
 
 
 def _num_steps(parts: list[ResolvedPhase]) -> int:
-    return parts[-1].stop - parts[0].start
+    return sum([part.steps for part in parts])
 
 
 def _changed_weights(
@@ -389,8 +389,9 @@ def _ends(parts: Sequence[ResolvedPhase]) -> dict[str, _End]:
                 samples = given.get(name, 0) + part.counts(stop)[name]
                 end = _End(part.start + last, part.start + later, samples)
                 found.setdefault(name, end)
-        for name, count in part.counts(part.num_samples).items():
-            given[name] = given.get(name, 0) + count
+        if part is not parts[-1]:  # the next one goes on counting
+            for name, count in part.counts(part.num_samples).items():
+                given[name] = given.get(name, 0) + count
     return found
 
 
