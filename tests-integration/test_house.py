@@ -98,8 +98,8 @@ def test_jobs_of_the_lower_house_pass_through_few_modules(tmp_path: Path) -> Non
         "an array to a corpus": (20, 9),
         "an append": (21, 10),
         "a text file to a shard": (33, 19),
-        "phases to a sampler": (24, 6),
-        "a state to a resumed sampler": (27, 14),
+        "phases to a sampler": (15, 6),
+        "a state to a resumed sampler": (17, 11),
         "documents[i], warm": (6, 3),
         "a window, warm": (5, 2),  # 4, 0 within 10 ms of the last check of a size
     }

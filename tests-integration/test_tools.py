@@ -164,7 +164,7 @@ def walked() -> dict[str, Trip]:
 
 def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
     most = {
-        "a batch": 13,
+        "a batch": 11,
         "a save": 20,
         "a restore": 18,
         "a save in a bucket": 19,
@@ -173,7 +173,7 @@ def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
         "a second start": 86,
         "a resume": 45,  # 44, or 45 on a busy machine
         "ls": 10,
-        "report": 27,
+        "report": 21,
         "a refused replay": 59,
     }
 

@@ -113,7 +113,7 @@ CONCEPTS = {
     "the end of a command": "run_command",
     "one write of a corpus": "CorpusWrite",
     "who is held out": "Side",
-    "what is left out of the loss": "Masking",
+    "what is left out of the loss": "RowReader",
     "which checkpoints are kept": "Retention",
     "the settings of a run": "TrainConfig",
     "the files of a run, read": "RunFolder",

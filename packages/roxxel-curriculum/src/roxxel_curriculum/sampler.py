@@ -10,14 +10,11 @@ import numpy as np
 from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
-from roxxel_curriculum._bind.masking import Masking
 from roxxel_curriculum._bind.reading import (
-    BatchReader,
-    by_source,
+    RowReader,
     checked_columns,
     checked_fields,
     checked_rows,
-    reads_documents,
 )
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
@@ -117,13 +114,7 @@ class Sampler(Generic[Batch_co]):
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
         self.dtype = solution.declaration.batch_dtype
         self.fields = checked_fields(fields)
-        self._has_mask = "loss_mask" in self.fields
-        self._reader = BatchReader(self._readers)
-        self._masking = Masking(
-            solution, self._readers, self._reader, reads_columns=self._has_mask
-        )
-        if self._has_mask:
-            self._masking.check_columns(solution.declaration.masks)
+        self._reader = RowReader(solution, self._readers, self.fields)
         self._source_keys = {
             source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
             for source in solution.declaration.sources
@@ -229,17 +220,11 @@ class Sampler(Generic[Batch_co]):
                 f"out has shape {tokens.shape} and dtype {tokens.dtype}, but these "
                 f"rows need {shape} and {self.dtype}; pass such an array"
             )
-        windows = source, start + first
-        self._masking.read(step, *windows, tokens)
+        self._reader.read(step, source, start + first, tokens)
         batch: Any = tokens
         if self.fields == ("tokens",):
             return batch
-        mask = None
-        if self._has_mask:
-            mask = self._masking.mask(step, *windows, length)
-        batch = self._reader.fields(
-            self.fields, tokens, source, start, mask, first_column=first
-        )
+        batch = self._reader.fields(step, source, start, first, tokens)
         return batch  # noqa: RET504 - `Any`, as only the caller's overload knows the type
 
     def windows(self, step: int) -> Windows:
@@ -363,22 +348,12 @@ class Sampler(Generic[Batch_co]):
                 chosen = checked_rows(rows, source.size)
                 source, start = source[chosen], start[chosen]
             # A row with withdrawn tokens reads only parts of its window.
-            partial = self._masking.partial_rows(each, source, start, block.seq_len)
+            partial = self._reader.partial_rows(each, source, start, block.seq_len)
             windows = np.delete(source, partial), np.delete(start, partial)
             ahead.setdefault(block.seq_len, []).append(windows)
         for length, of_steps in ahead.items():
             source, start = map(np.concatenate, zip(*of_steps, strict=True))
-            for index, which in by_source(source):
-                self._hint(stop - 1, index, start[which], length)
-
-    def _hint(
-        self, step: int, index: int, starts: npt.NDArray[np.int64], length: int
-    ) -> None:
-        documents = reads_documents(self.fields)
-        if self._has_mask:
-            self._masking.will_need(index, starts, length)
-            documents |= self._masking.reads_documents(step, index)
-        self._readers[index].will_need(starts, length, documents=documents)
+            self._reader.will_need(stop - 1, source, start, length)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.
@@ -491,7 +466,7 @@ class Sampler(Generic[Batch_co]):
         Raises:
             IndexError: The step is outside the run.
         """
-        columns = self._masking.digests
+        columns = self._reader.digests
         return state_of(self._solution, self.seed, self._steps_done(step), columns)
 
     def check(self, state: Mapping[str, Any]) -> None:
@@ -506,8 +481,7 @@ class Sampler(Generic[Batch_co]):
         """
         state = checked_state(state)
         check_past(self._solution, self.seed, state)
-        if self._has_mask:
-            self._masking.check_columns(recorded_masks(state))
+        self._reader.check_columns(recorded_masks(state))
 
     @property
     def token_ranges(self) -> dict[str, tuple[int, int] | None]:
@@ -534,7 +508,7 @@ class Sampler(Generic[Batch_co]):
         Without `"loss_mask"` among its fields, a run learns prompts, and what users say
         in chats, as if they were answers.
         """
-        digests = self._masking.digests
+        digests = self._reader.digests
         found = [
             source.name
             for source in self._solution.declaration.sources
