@@ -28,8 +28,7 @@ from roxxel_ckpt import (
 )
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._place import disk
-from roxxel_ckpt._place.directories import LocalStep
-from roxxel_ckpt._place.disk import LocalFolder
+from roxxel_ckpt._place.disk import LocalFolder, LocalStep
 from roxxel_ckpt._save import save
 from roxxel_ckpt.cli import main
 from roxxel_store import roxxel_command

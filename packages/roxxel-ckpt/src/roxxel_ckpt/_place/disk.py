@@ -1,7 +1,14 @@
-"""A folder of checkpoints on a disk: whose turn it is to save, and how to save a step.
+"""A folder of checkpoints on a disk: its directories, and whose turn it is to save.
 
-`_place.directories` says which directory is a step. A save writes to a directory with a
-name of its own; process `p` writes to its subdirectory `process-<p>/`.
+    <step>/checkpoint.json, state/..., digests/...  a step
+    <step>.<generation>-<number>-<token>/           a step that is saved or deleted now
+    <step>.roxxel-replaced/                         a step that a save is replacing
+    <step>.damaged/                                 a step that a restore could not use
+    manifest.json                                   whose turn it is to save
+
+A step is a directory that is renamed into place when it is complete, so a directory
+with a number as its name is a step, whoever put it there. A save writes to a directory
+with a name of its own; process `p` writes to its subdirectory `process-<p>/`.
 
 `manifest.json` works as in a bucket (`roxxel_store.swap`): a program begins by
 replacing it with one of a higher generation. It renames directories only while it holds
@@ -13,24 +20,32 @@ to notice directories that somebody removed.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
+import re
 import shutil
+import stat
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_store.files import (
     make_folder,
+    matches_in,
     mode_of,
+    read_file,
     sync_file,
     sync_folder,
     sync_tree,
 )
+from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import DiskFolder, Manifest, Writer, read_manifest, writer_of
 
-from roxxel_ckpt._names import COMMIT_FILE, listed
+from roxxel_ckpt._integrity import LocalFiles, identity_of
+from roxxel_ckpt._names import COMMIT_FILE, STATE, listed
 from roxxel_ckpt._place.description import delivered
-from roxxel_ckpt._place.directories import Directories, LocalStep, absolute
 from roxxel_ckpt.buckets import SWAP_ERRORS_ON_DISK
 from roxxel_ckpt.errors import (
     CheckpointError,
@@ -40,16 +55,70 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Generator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
 
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
+_REPLACED = ".roxxel-replaced"
+_DAMAGED = ".damaged"
+_STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
 _POLL_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """The directory of a step on a disk.
+
+    Attributes:
+        number: Number of updates done.
+        path: The directory.
+        commit: Differs between two saves of the step; None without a description.
+    """
+
+    number: int
+    path: Path
+    commit: tuple[int, ...] | None = None
+
+    @classmethod
+    def found(cls, number: int, path: Path) -> LocalStep:
+        """Return the step whose directory was found."""
+        try:
+            return cls(number, path, identity_of(path / COMMIT_FILE))
+        except (FileNotFoundError, NotADirectoryError):
+            return cls(number, path)
+
+    @property
+    def location(self) -> str:
+        """The path of the directory."""
+        return str(self.path)
+
+    @property
+    def state(self) -> Literal["finished", "unfinished", "foreign"]:
+        """Whether the step was committed, and whether this package wrote it."""
+        if self.commit is not None:
+            return "finished"
+        is_ours = mode_of(self.path / STATE) is not None
+        return "unfinished" if is_ours else "foreign"
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        return read_file(self.path / name, MAX_BYTES)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of bytes of every file, by its path in the step."""
+        return {
+            path.relative_to(self.path).as_posix(): path.stat().st_size
+            for path in matches_in(self.path, "**/*")
+            if path.is_file()
+        }
+
+    def opened(self) -> LocalFiles:
+        """Return the files."""
+        return LocalFiles(self.path)
 
 
 class LocalFolder:
@@ -65,7 +134,6 @@ class LocalFolder:
     def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
         self.described: dict[Step, Any] = {}
         self.path, self._timeout_s = absolute(Path(path)), timeout_s
-        self._directories = Directories(self.path)
         self._shared = DiskFolder(self.path, timeout_s, CheckpointTimeoutError)
 
     def __str__(self) -> str:
@@ -76,7 +144,7 @@ class LocalFolder:
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return every step with a directory, whichever program wrote it, in order."""
-        found = self._directories.by_step(only)
+        found = self._directories(only)
         return {step: LocalStep.found(step, found[step]) for step in sorted(found)}
 
     def turn(self) -> Manifest:
@@ -185,14 +253,13 @@ class LocalFolder:
             file.flush()
             sync_file(file.fileno())
         sync_folder(staged)
-        named = self._directories
-        numbered, replaced = named.numbered(step), named.replaced(step)
+        numbered, replaced = self._numbered(step), self._replaced(step)
         with self._writer.locked(), contextlib.ExitStack() as moves:
             self._writer.ensure_begun()
             self._warn_of_gone_steps()
-            kept = [named.new_damaged(each.number) for each in damaged]
+            kept = [self._new_damaged(each.number) for each in damaged]
             for each, path in zip(damaged, kept, strict=True):
-                _move(named.of(each.number), path, moves)
+                _move(self._directory(each.number), path, moves)
             if mode_of(numbered) is not None:
                 self._drop([replaced])  # an earlier save could not delete it
                 _move(numbered, replaced, moves)
@@ -200,7 +267,7 @@ class LocalFolder:
             sync_folder(self.path)
             self._list_all_but(drops)
             moves.pop_all()
-            self._drop([replaced, *map(named.numbered, sorted(drops))])
+            self._drop([replaced, *map(self._numbered, sorted(drops))])
         self._collect()
         return [str(path) for path in kept]
 
@@ -213,21 +280,74 @@ class LocalFolder:
         with self._writer.locked():
             self._writer.ensure_begun()
             self._list_all_but({step})
-            self._drop([self._directories.of(step)])
+            self._drop([self._directory(step)])
         self._collect()
 
     @property
     def _writer(self) -> Writer:
         return writer_of(self._shared, SWAP_ERRORS_ON_DISK)
 
+    def _directories(self, only: Collection[int] | None = None) -> dict[int, Path]:
+        """Return the directory of each step, by listing the folder unless `only`."""
+        if only is not None:
+            found = {step: self._directory(step) for step in only}
+            return {
+                step: path
+                for step, path in found.items()
+                if stat.S_ISDIR(mode_of(path) or 0)
+            }
+        entries = dict[int, os.DirEntry[str]]()
+        for entry in _entries_in(self.path):
+            match = _STEP.fullmatch(entry.name)
+            # The directory that was not renamed comes first.
+            if match and not (match[2] and int(match[1]) in entries):
+                entries[int(match[1])] = entry
+        return {
+            step: self.path / entry.name
+            for step, entry in entries.items()
+            if entry.is_dir()
+        }
+
+    def _directory(self, step: int) -> Path:
+        """Return the directory of a step, whether or not it exists.
+
+        A commit renames the old directory of a step before it puts the new one in
+        place. If the process is killed in between, this method returns the renamed
+        directory, until the next save renames it back.
+        """
+        numbered, replaced = self._numbered(step), self._replaced(step)
+        is_replaced = mode_of(numbered) is None and mode_of(replaced) is not None
+        return replaced if is_replaced else numbered
+
+    def _numbered(self, step: int) -> Path:
+        """Return where a step is once it is complete."""
+        return self.path / str(step)
+
+    def _replaced(self, step: int) -> Path:
+        """Return where the old files of a step are while a save replaces them."""
+        return self.path / f"{step}{_REPLACED}"
+
+    def _new_damaged(self, step: int) -> Path:
+        """Return where to keep a damaged step, of which there may be several."""
+        endings = itertools.chain([""], (f".{n}" for n in itertools.count(2)))
+        paths = (self.path / f"{step}{_DAMAGED}{ending}" for ending in endings)
+        return next(path for path in paths if mode_of(path) is None)
+
+    def _half_replaced(self) -> Iterator[tuple[int, Path]]:
+        """Yield the steps that a killed save was replacing."""
+        for entry in _entries_in(self.path):
+            found = _STEP.fullmatch(entry.name)
+            if found and found[2] and entry.is_dir():
+                yield int(found[1]), Path(entry)
+
     def _list_all_but(self, drops: Collection[int]) -> None:
         """Replace the manifest by one that lists the steps that stay."""
-        steps = sorted(self._directories.by_step().keys() - set(drops))
+        steps = sorted(self._directories().keys() - set(drops))
         self._writer.swap(lambda _: {"steps": steps})
 
     def _warn_of_gone_steps(self) -> None:
         """Log the steps that the manifest lists and that are no longer there."""
-        found, held = self._directories.by_step(), self._writer.held.listed.get("steps")
+        found, held = self._directories(), self._writer.held.listed.get("steps")
         gone = [n for n in held or () if isinstance(n, int) and n not in found]
         if gone:
             _logger.warning(
@@ -265,13 +385,35 @@ class LocalFolder:
         self._warn_of_gone_steps()
         with self._writer.locked():
             self._writer.ensure_begun()
-            for step, replaced in self._directories.half_replaced():
-                numbered = self._directories.numbered(step)
+            for step, replaced in self._half_replaced():
+                numbered = self._numbered(step)
                 if mode_of(numbered) is None:
                     replaced.rename(numbered)
                 else:
                     self._drop([replaced])
         self._collect()
+
+
+def absolute(path: Path) -> Path:
+    """Return an absolute path without `..`; links after the last `..` stay unresolved.
+
+    The operating system resolves `link/..` to the parent of the link's target, but
+    `os.path.abspath` resolves it to the folder that contains the link.
+    """
+    parts = path.absolute().parts
+    if ".." not in parts:
+        return Path(*parts)
+    first = len(parts) - parts[::-1].index("..")
+    return Path(*parts[:first]).resolve().joinpath(*parts[first:])
+
+
+def _entries_in(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder; [] if it does not exist, or is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _merge(source: Path, target: Path) -> None:

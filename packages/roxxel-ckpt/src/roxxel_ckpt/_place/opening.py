@@ -10,8 +10,7 @@ from roxxel_store.urls import bucket_url, expanded
 
 from roxxel_ckpt._place.bucket import BucketFolder
 from roxxel_ckpt._place.description import finished
-from roxxel_ckpt._place.directories import absolute
-from roxxel_ckpt._place.disk import LocalFolder
+from roxxel_ckpt._place.disk import LocalFolder, absolute
 from roxxel_ckpt.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
