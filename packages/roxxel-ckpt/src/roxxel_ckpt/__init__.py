@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roxxel_ckpt._arrays.import_weights import import_safetensors
+    from roxxel_ckpt._arrays.layout import LeafSpec
     from roxxel_ckpt._place.description import (
         BestRule,
-        LeafSpec,
         read_description,
     )
     from roxxel_ckpt._restore.compare import RestoreReport
@@ -65,7 +65,7 @@ __all__ = [
 _HOMES = {
     "BestRule": "_place.description",
     "Checkpointer": "checkpointer",
-    "LeafSpec": "_place.description",
+    "LeafSpec": "_arrays.layout",
     "RestoreReport": "_restore.compare",
     "SaveRecord": "_save.save",
     "import_safetensors": "_arrays.import_weights",

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from roxxel_store.files import in_parallel, matches_in
 
 from roxxel_ckpt.activity import doing
+from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-
-    from roxxel_ckpt.errors import CheckpointDamagedError
 
 _BLOCK_BYTES = 1 << 24
 
@@ -146,6 +145,18 @@ class LocalFiles:
 
     def __exit__(self, *_: object) -> None:
         self.close(keep=False)
+
+    def check(self, digests: Mapping[str, FileDigest], names: Iterable[str]) -> None:
+        """Raise a CheckpointDamagedError if a file is damaged, or has no digest."""
+        names = list(names)
+        problems = [f"{name} has no digest" for name in names if name not in digests]
+        if not problems:
+            damages = self.damages({name: digests[name] for name in names})
+            problems = [*damages.values()]
+        if problems:
+            raise CheckpointDamagedError(
+                f"{self.directory}: {problems[0]}; restore another step"
+            )
 
     def damages(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
         """Describe the damage of every file that is not sound, by name.

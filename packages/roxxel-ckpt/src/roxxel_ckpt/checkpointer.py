@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
-from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
     Description,
     Retention,
@@ -23,7 +22,7 @@ from roxxel_ckpt._place.description import (
     finished,
 )
 from roxxel_ckpt._place.opening import open_folder
-from roxxel_ckpt._restore.compare import Options
+from roxxel_ckpt._restore.compare import STATE_ROOT, Options
 from roxxel_ckpt._restore.restorer import Restorer
 from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_count, process_index

@@ -14,9 +14,9 @@ from roxxel_store.files import in_parallel
 from roxxel_store.output import replace_file
 from roxxel_store.urls import checked_url
 
-from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.bucket import BucketFolder
 from roxxel_ckpt._place.copies import storing
+from roxxel_ckpt._place.description import COMMIT_FILE
 
 if TYPE_CHECKING:
     import os

@@ -15,15 +15,16 @@ import numpy as np
 from roxxel_store.command import Progress
 from roxxel_store.screen import short_size
 
-from roxxel_ckpt._integrity import LocalFiles, problem_of
-from roxxel_ckpt._named_steps import named_step
-from roxxel_ckpt._names import (
+from roxxel_ckpt._arrays.layout import (
     METADATA_FILE,
     SMALL_FILE,
     STATE,
     in_groups,
     leaf_path,
+    read_layouts,
 )
+from roxxel_ckpt._integrity import LocalFiles, problem_of
+from roxxel_ckpt._named_steps import named_step
 from roxxel_ckpt._place.description import described_whole, digests_of
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.errors import CheckpointDamagedError
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from roxxel_ckpt._arrays.layout import LeafSpec
     from roxxel_ckpt._integrity import FileDigest
-    from roxxel_ckpt._place.description import LeafSpec
     from roxxel_ckpt._place.folder import Step
 
 STATE_DIGEST = "state_digest"
@@ -225,8 +226,6 @@ def _misfit(
     digests: Mapping[str, FileDigest],
 ) -> str | None:
     """Describe the first array whose sound files contradict the description."""
-    from roxxel_ckpt._arrays.layout import read_layouts
-
     saved = {name: spec for name, spec in leaves.items() if spec.is_stored}
     try:
         read_layouts(files, saved, digests)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store import published
 
+from roxxel_ckpt._arrays.layout import in_groups
 from roxxel_ckpt._arrays.orbax import BYTES_AT_ONCE, read_arrays
-from roxxel_ckpt._arrays.tensor_file import packed_header, safetensors_dtype
-from roxxel_ckpt._names import in_groups
+from roxxel_ckpt._arrays.tensor_file import DTYPES, packed_header
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt._place.description import LeafSpec
+    from roxxel_ckpt._arrays.layout import LeafSpec
 
 
 def exported_name(name: str, inner: str = "model/") -> str:
@@ -96,3 +96,11 @@ def export_safetensors(
         for _, array in read_as_numpy(directory, chosen, leaves):
             file.write(np.ascontiguousarray(array).tobytes())
     return len(header) + sum(num_bytes for *_, num_bytes in arrays.values())
+
+
+def safetensors_dtype(spec: LeafSpec) -> str | None:
+    """Return the dtype of a leaf in an export; None if the format has none.
+
+    Integers of less than a byte become integers of one byte.
+    """
+    return None if spec.is_stored_as_bits else DTYPES.get(spec.stored_dtype)

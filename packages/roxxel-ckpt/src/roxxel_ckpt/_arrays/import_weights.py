@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_ckpt._arrays.export import exported_name
+from roxxel_ckpt._arrays.export import exported_name, safetensors_dtype
 from roxxel_ckpt._arrays.leaves import LiveObjects, from_stored
-from roxxel_ckpt._arrays.tensor_file import read_header, safetensors_dtype
+from roxxel_ckpt._arrays.tensor_file import read_header
 from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
     import os
 
-    from roxxel_ckpt._place.description import LeafSpec
+    from roxxel_ckpt._arrays.layout import LeafSpec
 
 _MOST_NAMED = 5
 

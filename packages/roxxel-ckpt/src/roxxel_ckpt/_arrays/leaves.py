@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from roxxel_ckpt._names import leaf_name
-from roxxel_ckpt._place.description import LeafSpec
+from roxxel_ckpt._arrays.layout import LeafSpec
 from roxxel_ckpt.errors import CheckpointError, CheckpointMismatchError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class StateTree:
     def __init__(self, roots: Mapping[str, Any]) -> None:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(dict(roots))
         self.leaves: dict[str, Any] = {
-            leaf_name(map(_part, path)): leaf for path, leaf in paths
+            leaf_name([_part(entry) for entry in path]): leaf for path, leaf in paths
         }
         # A path comes right before those that begin with it.
         named = sorted(name.split("/") for name in self.leaves)
@@ -103,6 +102,33 @@ class StateTree:
             for name, leaf in self.leaves.items()
         ]
         return jax.tree_util.tree_unflatten(self._structure, leaves)
+
+
+def _part(entry: Any) -> str:
+    """Return one part of a leaf's path as text."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)
+
+
+def leaf_name(parts: Iterable[str]) -> str:
+    """Return the name of the leaf whose path has these parts.
+
+    Different paths have different names. A name can be printed.
+
+    Example:
+        >>> leaf_name(["model", "a/b", "100 %"])
+        'model/a%2Fb/100 %25'
+    """
+    return "/".join("".join(map(_escaped, part)) for part in parts)
+
+
+def _escaped(character: str) -> str:
+    if character not in "%/" and character.isprintable():
+        return character
+    data = character.encode("utf-8", "surrogatepass")
+    return "".join(f"%{byte:02X}" for byte in data)
 
 
 def _spec(name: str, leaf: Any) -> LeafSpec:
@@ -275,14 +301,6 @@ def _weak_zeros(like: Any) -> jax.Array:
 
 def _holds_keys(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _part(entry: Any) -> str:
-    """Return one part of a leaf's path as text."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(entry, attribute):
-            return str(getattr(entry, attribute))
-    return str(entry)
 
 
 class LiveObjects:

@@ -24,8 +24,8 @@ from etils.epath import gpath
 from orbax.checkpoint import type_handlers
 from roxxel_store.files import mode_of
 
+from roxxel_ckpt._arrays.layout import SMALL_FILE, STATE, leaf_path
 from roxxel_ckpt._arrays.small import packed, read_small, small_leaves
-from roxxel_ckpt._names import SMALL_FILE, STATE, leaf_path
 from roxxel_ckpt.coordination import process_index
 
 if TYPE_CHECKING:

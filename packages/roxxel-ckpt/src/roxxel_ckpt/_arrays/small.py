@@ -19,8 +19,8 @@ import jax
 import numpy as np
 from roxxel_store.files import mode_of
 
+from roxxel_ckpt._arrays.layout import SMALL_FILE, STATE, leaf_path
 from roxxel_ckpt._arrays.tensor_file import DTYPES, packed_header, read_header
-from roxxel_ckpt._names import SMALL_FILE, STATE, leaf_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -22,7 +22,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from roxxel_ckpt._place.description import LeafSpec
+    from roxxel_ckpt._arrays.layout import LeafSpec
 
 _HALF = (1 << 32) - 1
 _STEP = 0x9E3779B1  # odd, so different places of one array are different

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt._place.description import LeafSpec
-
 DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -42,14 +40,6 @@ DTYPES = {
 """The name of a dtype in the format, by its name in numpy."""
 
 _MAX_HEADER_BYTES = 100_000_000
-
-
-def safetensors_dtype(spec: LeafSpec) -> str | None:
-    """Return the dtype of a leaf in an export; None if the format has none.
-
-    Integers of less than a byte become integers of one byte.
-    """
-    return None if spec.is_stored_as_bits else DTYPES.get(spec.stored_dtype)
 
 
 def packed_header(

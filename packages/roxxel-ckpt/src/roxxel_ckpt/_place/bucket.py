@@ -35,9 +35,8 @@ from roxxel_store.swap import (
 )
 
 from roxxel_ckpt._integrity import LocalFiles, find_missing
-from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing
-from roxxel_ckpt._place.description import delivered
+from roxxel_ckpt._place.description import COMMIT_FILE, delivered
 from roxxel_ckpt.activity import doing
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents

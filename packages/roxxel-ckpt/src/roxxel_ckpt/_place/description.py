@@ -28,8 +28,8 @@ from roxxel_store.arguments import as_integer
 from roxxel_store.files import in_parallel, read_file
 from roxxel_store.records import MAX_BYTES, as_json, is_count, parse_value
 
+from roxxel_ckpt._arrays.layout import LeafSpec
 from roxxel_ckpt._integrity import FileDigest, digests_from_json, problem_of
-from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -44,109 +44,13 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._place.folder import Folder, Step
 
+COMMIT_FILE = "checkpoint.json"
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
 # Metrics that rank checkpoints by default, most preferred first. `loss_since_save` is
 # less noisy than `loss`, the loss of one batch. Hand-written loops record only `loss`.
 _DEFAULT_METRICS = ("eval_loss", "loss_since_save", "loss")
-# Orbax stores a Python number as the widest numpy number of its kind.
-_NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
-_NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# The files hold these small floats as such, and other small floats as their bits.
-_SMALL_FLOATS = {
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e4m3b11fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class LeafSpec:
-    """Shape and dtype of a leaf.
-
-    Attributes:
-        shape: Shape as in numpy. For typed PRNG keys, the number of keys along each
-            axis.
-        dtype: Name of the dtype, such as `bfloat16`; `key<fry>` for a typed PRNG key;
-            `int`, `float`, `bool` or `complex` for a Python number.
-
-    Example:
-        >>> LeafSpec((4, 2), "bfloat16").num_bytes
-        16
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-    @property
-    def is_key(self) -> bool:
-        """Whether the leaf holds typed PRNG keys."""
-        return self.dtype.startswith("key<")
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the leaf holds real or complex numbers, as weights are."""
-        return _kind(self.dtype) in {"float", "complex"}
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Bytes of all values; None for PRNG keys, whose size depends on JAX."""
-        if self.is_key:
-            return None
-        bits = _NUMBER_BITS.get(self.dtype)
-        if bits is None:
-            # The first number in `bfloat16` or `float8_e4m3fn` is the width in bits.
-            found = re.search(r"\d+", self.dtype)
-            bits = int(found[0]) if found else 8
-        return math.prod(self.shape) * max(bits, 8) // 8
-
-    @property
-    def stored_dtype(self) -> str:
-        """Name of the numpy dtype in the files; PRNG keys are stored as words.
-
-        Zarr has types of whole bytes, so int4 is stored as int8.
-        """
-        if self.is_stored_as_bits:
-            return "uint8"
-        if self.is_key:
-            return "uint32"
-        narrow = re.fullmatch(r"(u?int)[1-4]", self.dtype)
-        return f"{narrow[1]}8" if narrow else _NUMBERS.get(self.dtype, self.dtype)
-
-    @property
-    def is_stored_as_bits(self) -> bool:
-        """Whether files hold a float's bits as integers: zarr lacks its type."""
-        is_small = re.match(r"float[4-8]_", self.dtype) is not None
-        return is_small and self.dtype not in _SMALL_FLOATS
-
-    def holds(self, saved: LeafSpec) -> bool:
-        """Whether a leaf of this shape and dtype can hold a saved leaf.
-
-        A Python number can hold an array of shape `()` of its kind, and the array the
-        number: a counter may begin as the number 0 and continue as an array.
-        """
-        if self == saved:
-            return True
-        kinds = {_kind(self.dtype), _kind(saved.dtype)}
-        has_number = not _NUMBERS.keys().isdisjoint({self.dtype, saved.dtype})
-        return self.shape == saved.shape == () and has_number and len(kinds) == 1
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether Orbax stores the leaf; Orbax stores no arrays of size zero."""
-        return 0 not in self.shape
-
-
-def _kind(dtype: str) -> str:
-    """Return the kind of a number: `int`, `float`, `complex`, `bool` or `key`."""
-    found = re.match(r"u?(int|float|complex|bool|key)", dtype.removeprefix("b"))
-    return "bool" if dtype == "bool" else found[1] if found else dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -503,6 +407,16 @@ def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
     """Return the error for a step that does not exist; lists the existing steps."""
     return CheckpointNotFoundError(
         f"{folder}: has no step {step}; it holds {listed(list(finished(folder)))}"
+    )
+
+
+def listed(steps: list[int]) -> str:
+    """Return steps as text: the first ten, and the number of further steps."""
+    if not steps:
+        return "no step"
+    shown = ", ".join(map(str, steps[:10]))
+    return f"{'step' if len(steps) == 1 else 'steps'} {shown}" + (
+        f" and {len(steps) - 10} more" if len(steps) > 10 else ""
     )
 
 

@@ -43,9 +43,9 @@ from roxxel_store.files import (
 from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import DiskFolder, Manifest, Writer, read_manifest, writer_of
 
+from roxxel_ckpt._arrays.layout import STATE
 from roxxel_ckpt._integrity import LocalFiles, identity_of
-from roxxel_ckpt._names import COMMIT_FILE, STATE, listed
-from roxxel_ckpt._place.description import delivered
+from roxxel_ckpt._place.description import COMMIT_FILE, delivered, listed
 from roxxel_ckpt.buckets import SWAP_ERRORS_ON_DISK
 from roxxel_ckpt.errors import (
     CheckpointError,

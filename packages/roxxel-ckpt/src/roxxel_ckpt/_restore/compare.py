@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from roxxel_store import roxxel_command
 
-from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roxxel_ckpt._place.description import LeafSpec
+    from roxxel_ckpt._arrays.layout import LeafSpec
+
+STATE_ROOT = "state"
+"""First part of the names of leaves that `save(state=)` was given."""
 
 _LINES_IN_ERROR = 3
 _LINES_IN_TABLE = 20

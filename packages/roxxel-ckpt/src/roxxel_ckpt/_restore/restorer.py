@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_ckpt._arrays.layout import check_sound, read_layouts
+from roxxel_ckpt._arrays.layout import in_groups, read_layouts
 from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
 from roxxel_ckpt._integrity import problem_of
-from roxxel_ckpt._names import COMMIT_FILE, in_groups
 from roxxel_ckpt._place.description import (
+    COMMIT_FILE,
     checked_step,
     described_whole,
     digests_of,
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import SupportsIndex
 
+    from roxxel_ckpt._arrays.layout import LeafSpec
     from roxxel_ckpt._integrity import LocalFiles
-    from roxxel_ckpt._place.description import Description, LeafSpec
+    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt._restore.compare import RestoreReport
 
@@ -349,7 +350,7 @@ class Restorer:
         if candidate.targets is None:
             # Without a tree, all files count; they are shared among the processes.
             mine = list(digests)[process_index() :: process_count()]
-            check_sound(files, digests, mine)
+            files.check(digests, mine)
             return
         specs = {name: candidate.saved[name] for name in candidate.targets}
         layouts = read_layouts(files, specs, digests)
@@ -358,7 +359,7 @@ class Restorer:
             for name, target in candidate.targets.items()
         }
         overlapping = (layouts[name].overlapping(parts[name]) for name in parts)
-        check_sound(files, digests, dict.fromkeys(itertools.chain(*overlapping)))
+        files.check(digests, dict.fromkeys(itertools.chain(*overlapping)))
 
 
 def _log_damage(skipped: list[tuple[str, str]]) -> None:

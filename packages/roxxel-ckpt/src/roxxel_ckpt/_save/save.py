@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 
+from roxxel_ckpt._arrays.layout import STATE
 from roxxel_ckpt._integrity import digest_files
-from roxxel_ckpt._names import STATE, listed
 from roxxel_ckpt._place.description import (
     crc_of,
     descriptions,
     digests_file,
+    listed,
     sealed,
 )
 from roxxel_ckpt.coordination import (
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 
     from roxxel_store.swap import Manifest
 
-    from roxxel_ckpt._place.description import Description, LeafSpec, Retention
+    from roxxel_ckpt._arrays.layout import LeafSpec
+    from roxxel_ckpt._place.description import Description, Retention
     from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt.contents import Files
 

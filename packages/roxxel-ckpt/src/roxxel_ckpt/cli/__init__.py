@@ -34,17 +34,15 @@ from roxxel_ckpt._named_steps import (
     named_step,
     named_steps,
 )
-from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
     Description,
-    LeafSpec,
     Retention,
     described,
     described_whole,
     descriptions,
     digests_of,
 )
-from roxxel_ckpt._restore.compare import plan_restore
+from roxxel_ckpt._restore.compare import STATE_ROOT, plan_restore
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -56,6 +54,7 @@ from roxxel_ckpt.values import different_leaves, fault_of, sound
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from roxxel_ckpt._arrays.layout import LeafSpec
     from roxxel_ckpt._place.folder import Folder, Step
 
 Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
