@@ -132,7 +132,7 @@ def _state_digest(
     Raises:
         CheckpointDamagedError: A file is damaged; the message has no remedy.
     """
-    from roxxel_ckpt._arrays.export import read_as_numpy
+    from roxxel_ckpt._arrays.orbax import read_as_numpy
     from roxxel_ckpt._arrays.state_digest import state_digest
 
     left = dict(digests)
@@ -174,7 +174,7 @@ def _different_values(
     names: Sequence[str],
     leaves: Mapping[str, LeafSpec],
 ) -> Iterator[LeafDifference]:
-    from roxxel_ckpt._arrays.export import read_as_numpy
+    from roxxel_ckpt._arrays.orbax import read_as_numpy
 
     def bits(values: Any) -> Any:
         return np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, -1)

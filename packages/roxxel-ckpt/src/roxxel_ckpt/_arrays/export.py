@@ -1,20 +1,17 @@
-"""Read arrays of a checkpoint as numpy, and export them to a safetensors file."""
+"""Export arrays of a checkpoint to a safetensors file."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from roxxel_store import published
 
-from roxxel_ckpt._arrays.layout import in_groups
-from roxxel_ckpt._arrays.orbax import BYTES_AT_ONCE, read_arrays
+from roxxel_ckpt._arrays.orbax import read_as_numpy
 from roxxel_ckpt._arrays.tensor_file import DTYPES, packed_header
-from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._arrays.layout import LeafSpec
@@ -24,38 +21,6 @@ def exported_name(name: str, inner: str = "model/") -> str:
     """Return a leaf's name in the file: `model/a/b` becomes `a.b`, others stay."""
     bare = name.removeprefix(inner)
     return name if bare == name else bare.replace("/", ".")
-
-
-def read_as_numpy(
-    directory: Path, names: Sequence[str], leaves: Mapping[str, LeafSpec]
-) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the leaves `names` in order as numpy arrays, PRNG keys as 32-bit words.
-
-    Raises:
-        CheckpointError: A leaf is larger than the memory of this machine.
-    """
-    for name in names:
-        _check_fits_memory(directory, name, leaves[name])
-    sizes = {name: leaves[name].num_bytes or 0 for name in names}
-    for group in in_groups(sizes, BYTES_AT_ONCE):
-        stored = dict.fromkeys(name for name in group if leaves[name].is_stored)
-        found = read_arrays(directory, stored)
-        for name in group:
-            # No caller reads the dtype of an array without values.
-            yield name, found.get(name, np.zeros(leaves[name].shape, bool))
-
-
-def _check_fits_memory(directory: Path, name: str, spec: LeafSpec) -> None:
-    """Raise an error unless the memory of this machine can hold a leaf.
-
-    A leaf of fill values has no files, so the files do not bound its size.
-    """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if (spec.num_bytes or 0) > memory:
-        raise CheckpointError(
-            f"{directory}: {name} is {spec}, which needs {spec.num_bytes} bytes, and "
-            f"this machine has {memory}; use a machine with more memory"
-        )
 
 
 def export_safetensors(
