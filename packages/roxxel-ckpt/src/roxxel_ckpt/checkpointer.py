@@ -21,7 +21,6 @@ from roxxel_ckpt._place.description import (
     descriptions,
     finished,
 )
-from roxxel_ckpt._place.opening import open_folder
 from roxxel_ckpt._restore.compare import STATE_ROOT, Options
 from roxxel_ckpt._restore.restorer import Restorer
 from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
@@ -34,6 +33,7 @@ from roxxel_ckpt.errors import (
     CheckpointNotFoundError,
     CheckpointStateLostError,
 )
+from roxxel_ckpt.locations import open_folder
 
 if TYPE_CHECKING:
     import os

@@ -24,10 +24,10 @@ from roxxel_ckpt._arrays.layout import (
     read_layouts,
 )
 from roxxel_ckpt._integrity import LocalFiles, problem_of
-from roxxel_ckpt._named_steps import named_step
 from roxxel_ckpt._place.description import described_whole, digests_of
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt.locations import named_step
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence

@@ -24,7 +24,6 @@ from roxxel_ckpt._place.description import (
     digests_of,
     not_found,
 )
-from roxxel_ckpt._place.opening import check_is_the_folder
 from roxxel_ckpt._restore.compare import (
     Options,
     check_form,
@@ -47,6 +46,7 @@ from roxxel_ckpt.errors import (
     CheckpointUnreadableError,
     brief,
 )
+from roxxel_ckpt.locations import check_is_the_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -28,12 +28,6 @@ from roxxel_store.command import (
 from roxxel_store.screen import aligned, say, short_size
 
 from roxxel_ckpt._integrity import find_missing
-from roxxel_ckpt._named_steps import (
-    named_folder,
-    named_for_deletion,
-    named_step,
-    named_steps,
-)
 from roxxel_ckpt._place.description import (
     Description,
     Retention,
@@ -48,7 +42,13 @@ from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointNotFoundError,
 )
-from roxxel_ckpt.locations import split_step
+from roxxel_ckpt.locations import (
+    named_folder,
+    named_for_deletion,
+    named_step,
+    named_steps,
+    split_step,
+)
 from roxxel_ckpt.values import different_leaves, fault_of, sound
 
 if TYPE_CHECKING:
