@@ -1,4 +1,4 @@
-"""What the manifest of a bucket lists: steps, and the files of the run.
+"""The bucket of a run's checkpoints: its manifest lists steps, and files of the run.
 
     {"steps": [{"name": "500.3-1-<token>", "files": {...}}, ...],
      "files": {"metrics.jsonl": [["files/3-2-<token>", 16777216, 123456789], ...], ...}}
@@ -16,9 +16,15 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roxxel_store.swap import MANIFEST, is_name
+from roxxel_store.client import Bucket
+from roxxel_store.swap import MANIFEST, SwapErrors, is_name
 
-from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt.errors import (
+    CheckpointBucketError,
+    CheckpointDamagedError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -27,6 +33,19 @@ if TYPE_CHECKING:
     """Name of an object, number of its bytes, and their CRC-32."""
     Files = Mapping[str, Sequence[Piece]]
     """The pieces of each file, by the file's path."""
+
+SWAP_ERRORS = SwapErrors(
+    CheckpointDamagedError, CheckpointTimeoutError, CheckpointWriteError
+)
+"""The errors of the manifest."""
+
+
+def checkpoint_bucket(url: str, timeout_s: float) -> Bucket:
+    """Return the objects below a URL, with the errors of this package.
+
+    A request gets half of `timeout_s`, because a save or a restore makes several.
+    """
+    return Bucket(url, timeout_s / 2, error=CheckpointBucketError, option="timeout")
 
 
 class Entry(NamedTuple):

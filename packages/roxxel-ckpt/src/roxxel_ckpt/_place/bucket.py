@@ -38,8 +38,7 @@ from roxxel_ckpt._integrity import LocalFiles, find_missing
 from roxxel_ckpt._place.copies import Copies, storing
 from roxxel_ckpt._place.description import COMMIT_FILE, delivered
 from roxxel_ckpt.activity import doing
-from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
-from roxxel_ckpt.contents import Contents
+from roxxel_ckpt.contents import SWAP_ERRORS, Contents, checkpoint_bucket
 from roxxel_ckpt.errors import CheckpointWriteError, brief
 
 if TYPE_CHECKING:

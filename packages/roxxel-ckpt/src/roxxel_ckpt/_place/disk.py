@@ -27,7 +27,7 @@ import re
 import shutil
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,7 +46,7 @@ from roxxel_store.swap import DiskFolder, Manifest, Writer, read_manifest, write
 from roxxel_ckpt._arrays.layout import STATE
 from roxxel_ckpt._integrity import LocalFiles, identity_of
 from roxxel_ckpt._place.description import COMMIT_FILE, delivered, listed
-from roxxel_ckpt.buckets import SWAP_ERRORS_ON_DISK
+from roxxel_ckpt.contents import SWAP_ERRORS
 from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointTimeoutError,
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
+_SWAP_ERRORS = replace(
+    SWAP_ERRORS, remedy="delete this file: the steps are the folders beside it"
+)
 _REPLACED = ".roxxel-replaced"
 _DAMAGED = ".damaged"
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
@@ -149,7 +152,7 @@ class LocalFolder:
 
     def turn(self) -> Manifest:
         """Return whose turn to save it is."""
-        return read_manifest(self._shared, SWAP_ERRORS_ON_DISK)
+        return read_manifest(self._shared, _SWAP_ERRORS)
 
     @contextlib.contextmanager
     def saving(self, seen: Manifest | None = None) -> Generator[str]:
@@ -285,7 +288,7 @@ class LocalFolder:
 
     @property
     def _writer(self) -> Writer:
-        return writer_of(self._shared, SWAP_ERRORS_ON_DISK)
+        return writer_of(self._shared, _SWAP_ERRORS)
 
     def _directories(self, only: Collection[int] | None = None) -> dict[int, Path]:
         """Return the directory of each step, by listing the folder unless `only`."""

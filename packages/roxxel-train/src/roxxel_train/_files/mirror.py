@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from roxxel_ckpt import CheckpointBucketError, CheckpointWriteError
-from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
-from roxxel_ckpt.contents import Contents
+from roxxel_ckpt.contents import SWAP_ERRORS, Contents, checkpoint_bucket
 from roxxel_ckpt.descriptions import fetch_descriptions
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import in_parallel, matches_in
