@@ -328,8 +328,9 @@ def described_whole(step: Step) -> tuple[Description, dict[str, LeafSpec]]:
 
     Raises the errors of `read_description`.
     """
-    body = unsealed(step.location, COMMIT_FILE, step.read)
-    description = _description(step.location, step.number, body)
+    place = step.location
+    body = unsealed(place, COMMIT_FILE, step.read)
+    description = _description(place, step.number, body)
     try:
         return description, {
             name: LeafSpec(tuple(shape), dtype)
@@ -337,7 +338,7 @@ def described_whole(step: Step) -> tuple[Description, dict[str, LeafSpec]]:
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
-            f"{step.location}: the list of leaves is damaged; restore another step"
+            f"{place}: the list of leaves is damaged; restore another step"
         ) from error
 
 

@@ -102,12 +102,13 @@ def plan_restore(
     common = [
         (n, saved[old_name[n]], spec) for n, spec in live.items() if n in old_name
     ]
+    fitting = {name for name, stored, spec in common if spec.holds(stored)}
     return RestoreReport(
         step=step,
-        restored=tuple(name for name, stored, spec in common if spec.holds(stored)),
+        restored=tuple(name for name, *_ in common if name in fitting),
         new=tuple(name for name in live if name not in old_name),
         dropped=tuple(old for old, new in names.items() if new not in live),
-        mismatched=tuple(leaf for leaf in common if not leaf[2].holds(leaf[1])),
+        mismatched=tuple(leaf for leaf in common if leaf[0] not in fitting),
         renamed={old: new for old, new in names.items() if old != new and new in live},
     )
 

@@ -156,7 +156,6 @@ class Restorer:
         """
         files = candidate.files
         files.forget()  # The next restore verifies every file again.
-        location = candidate.step.location
         live, values = candidate.live, dict[str, Any]()
         from roxxel_ckpt._arrays import orbax
 
@@ -165,10 +164,7 @@ class Restorer:
                 live.release(candidate.source)
             targets = candidate.targets or {}
             names = {source: name for name, source in candidate.source.items()}
-            sizes = {
-                source: _bytes_here(candidate.saved[source], target)
-                for source, target in targets.items()
-            }
+            sizes = _sizes_here(candidate.saved, targets)
             # Small ones first: those that share a file come in few calls.
             by_size = dict(sorted(sizes.items(), key=operator.itemgetter(1)))
             # A hundredth of a large state is several arrays, read side by side.
@@ -192,6 +188,7 @@ class Restorer:
         except Exception as error:
             if isinstance(error, CheckpointMismatchError) and not release:
                 raise
+            location = candidate.step.location
             if release:
                 raise CheckpointStateLostError(
                     f"{location}: the arrays cannot be read "
@@ -311,10 +308,9 @@ class Restorer:
         live: StateTree | None,
         options: Options | None,
     ) -> Candidate:
-        location = step.location
         if step.state == "foreign":
             raise CheckpointDamagedError(
-                f"{location}: it is not a checkpoint of roxxel-ckpt; read one of "
+                f"{step.location}: it is not a checkpoint of roxxel-ckpt; read one of "
                 "another program as that program does, and save it here"
             )
         description, saved = described_whole(step)
@@ -358,7 +354,7 @@ class Restorer:
             name: _parts(layouts[name].shape, target)
             for name, target in candidate.targets.items()
         }
-        overlapping = (layouts[name].overlapping(parts[name]) for name in parts)
+        overlapping = [layouts[name].overlapping(parts[name]) for name in parts]
         files.check(digests, dict.fromkeys(itertools.chain(*overlapping)))
 
 
@@ -392,12 +388,14 @@ def _first_problem(reports: list[tuple[str | None, list[float]]]) -> str | None:
     return None
 
 
-def _bytes_here(spec: LeafSpec, target: jax.ShapeDtypeStruct | None) -> int:
-    """Return the bytes of an array that this process reads, at most."""
-    num_bytes = spec.num_bytes or 0
-    if target is None or target.sharding is None:
-        return num_bytes
-    return min(num_bytes, sum(bytes_by_device([target]).values()))
+def _sizes_here(saved: Mapping[str, LeafSpec], targets: _Targets) -> dict[str, int]:
+    """Return the bytes of each array that this process reads, at most."""
+    sizes = {source: saved[source].num_bytes or 0 for source in targets}
+    for source, target in targets.items():
+        if target is not None and target.sharding is not None:
+            on_devices = sum(bytes_by_device([target]).values())
+            sizes[source] = min(sizes[source], on_devices)
+    return sizes
 
 
 def _parts(
