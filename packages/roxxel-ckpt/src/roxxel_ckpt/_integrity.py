@@ -132,7 +132,7 @@ class LocalFiles:
     ) -> None:
         self.directory = directory
         self._fetch, self._close = fetch, close
-        self._sound: dict[str, tuple[int, ...]] = {}
+        self._sound: dict[str, tuple[int, ...] | None] = {}
 
     def close(self, *, keep: bool) -> None:
         """End the use of copies; remove them unless the place may `keep` them."""
@@ -183,7 +183,8 @@ class LocalFiles:
                 found[name] = absence
         present = [name for name in digests if name not in found]
         identities = {name: identity_of(directory / name) for name in present}
-        unknown = [n for n in present if self._sound.get(n) != identities[n]]
+        # A file that has just vanished is unknown too, so reading it raises an error.
+        unknown = [n for n in present if self._sound.get(n, ()) != identities[n]]
         checksums = _checksums(directory, {n: digests[n].block_bytes for n in unknown})
         for name in unknown:
             wrong = (
@@ -199,9 +200,15 @@ class LocalFiles:
         return found
 
 
-def identity_of(path: Path) -> tuple[int, ...]:
-    """Return numbers that change whenever a file is written to or replaced."""
-    status = path.stat()
+def identity_of(path: Path) -> tuple[int, ...] | None:
+    """Return numbers that change whenever a file is written to or replaced.
+
+    Returns None if there is no file.
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 

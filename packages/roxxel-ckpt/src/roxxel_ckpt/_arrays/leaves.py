@@ -197,8 +197,10 @@ def _widened(array: Any) -> Any:
 
 def _narrowed(array: Any, dtype: Any) -> Any:
     """Return a stored array in the dtype of a leaf; the inverse of `_widened`."""
+    if array.dtype == dtype:
+        return array
     if not LeafSpec((), dtype.name).is_stored_as_bits:
-        return array if array.dtype == dtype else array.astype(dtype)
+        return array.astype(dtype)
     if isinstance(array, np.ndarray):
         return array.view(dtype)
     if dtype == jnp.float4_e2m1fn:

@@ -86,14 +86,6 @@ class LocalStep:
     path: Path
     commit: tuple[int, ...] | None = None
 
-    @classmethod
-    def found(cls, number: int, path: Path) -> LocalStep:
-        """Return the step whose directory was found."""
-        try:
-            return cls(number, path, identity_of(path / COMMIT_FILE))
-        except (FileNotFoundError, NotADirectoryError):
-            return cls(number, path)
-
     @property
     def location(self) -> str:
         """The path of the directory."""
@@ -147,8 +139,10 @@ class LocalFolder:
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return every step with a directory, whichever program wrote it, in order."""
-        found = self._directories(only)
-        return {step: LocalStep.found(step, found[step]) for step in sorted(found)}
+        return {
+            step: LocalStep(step, path, identity_of(path / COMMIT_FILE))
+            for step, path in sorted(self._directories(only).items())
+        }
 
     def turn(self) -> Manifest:
         """Return whose turn to save it is."""
@@ -293,12 +287,12 @@ class LocalFolder:
     def _directories(self, only: Collection[int] | None = None) -> dict[int, Path]:
         """Return the directory of each step, by listing the folder unless `only`."""
         if only is not None:
-            found = {step: self._directory(step) for step in only}
-            return {
-                step: path
-                for step, path in found.items()
-                if stat.S_ISDIR(mode_of(path) or 0)
-            }
+            found = dict[int, Path]()
+            for step in only:
+                path = self._directory(step)
+                if stat.S_ISDIR(mode_of(path) or 0):
+                    found[step] = path
+            return found
         entries = dict[int, os.DirEntry[str]]()
         for entry in _entries_in(self.path):
             match = _STEP.fullmatch(entry.name)
