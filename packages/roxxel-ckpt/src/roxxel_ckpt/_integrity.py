@@ -44,14 +44,19 @@ class FileDigest(NamedTuple):
 
 def digest_files(directory: Path) -> dict[str, Any]:
     """Return the digests of all files below a directory, as a JSON object."""
-    sizes = {
+    sizes = sizes_in(directory)
+    checksums = _checksums(directory, dict.fromkeys(sizes, _BLOCK_BYTES))
+    files = {name: [size, *checksums[name]] for name, size in sizes.items()}
+    return {"block_bytes": _BLOCK_BYTES, "files": files}
+
+
+def sizes_in(directory: Path) -> dict[str, int]:
+    """Return the bytes of every file below a directory, by its path there, sorted."""
+    return {
         path.relative_to(directory).as_posix(): path.stat().st_size
         for path in sorted(matches_in(directory, "**/*"))
         if path.is_file()
     }
-    checksums = _checksums(directory, dict.fromkeys(sizes, _BLOCK_BYTES))
-    files = {name: [size, *checksums[name]] for name, size in sizes.items()}
-    return {"block_bytes": _BLOCK_BYTES, "files": files}
 
 
 def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:

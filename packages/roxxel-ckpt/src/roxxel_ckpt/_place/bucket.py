@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_store.client import checked_client
-from roxxel_store.files import in_parallel, matches_in
+from roxxel_store.files import in_parallel
 from roxxel_store.swap import (
     MANIFEST,
     Manifest,
@@ -34,7 +34,7 @@ from roxxel_store.swap import (
     writer_of,
 )
 
-from roxxel_ckpt._integrity import LocalFiles, find_missing
+from roxxel_ckpt._integrity import LocalFiles, find_missing, sizes_in
 from roxxel_ckpt._place.copies import Copies, storing
 from roxxel_ckpt._place.description import COMMIT_FILE, delivered
 from roxxel_ckpt.activity import doing
@@ -304,11 +304,6 @@ class BucketFolder:
 
 def _upload(bucket: Bucket, directory: Path) -> None:
     """Upload all files of a local directory, several at a time."""
-    names = [
-        path.relative_to(directory).as_posix()
-        for path in matches_in(directory, "**/*")
-        if path.is_file()
-    ]
 
     def send(name: str) -> None:
         try:
@@ -319,4 +314,4 @@ def _upload(bucket: Bucket, directory: Path) -> None:
                 "program clean this directory during a save"
             ) from None
 
-    in_parallel(send, names)
+    in_parallel(send, sizes_in(directory))

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_store.files import (
     make_folder,
-    matches_in,
     mode_of,
     read_file,
     sync_file,
@@ -44,7 +43,7 @@ from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import DiskFolder, Manifest, Writer, read_manifest, writer_of
 
 from roxxel_ckpt._arrays.layout import STATE
-from roxxel_ckpt._integrity import LocalFiles, identity_of
+from roxxel_ckpt._integrity import LocalFiles, identity_of, sizes_in
 from roxxel_ckpt._place.description import COMMIT_FILE, delivered, listed
 from roxxel_ckpt.contents import SWAP_ERRORS
 from roxxel_ckpt.errors import (
@@ -105,11 +104,7 @@ class LocalStep:
 
     def sizes(self) -> dict[str, int]:
         """Return the number of bytes of every file, by its path in the step."""
-        return {
-            path.relative_to(self.path).as_posix(): path.stat().st_size
-            for path in matches_in(self.path, "**/*")
-            if path.is_file()
-        }
+        return sizes_in(self.path)
 
     def opened(self) -> LocalFiles:
         """Return the files."""
