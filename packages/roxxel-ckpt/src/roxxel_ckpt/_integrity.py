@@ -159,9 +159,13 @@ class LocalFiles:
             damages = self.damages({name: digests[name] for name in names})
             problems = [*damages.values()]
         if problems:
-            raise CheckpointDamagedError(
-                f"{self.directory}: {problems[0]}; restore another step"
-            )
+            raise self.error(problems[0])
+
+    def error(self, problem: str) -> CheckpointDamagedError:
+        """Return the error for a problem, which `problem_of` finds in it."""
+        return CheckpointDamagedError(
+            f"{self.directory}: {problem}; restore another step"
+        )
 
     def damages(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
         """Describe the damage of every file that is not sound, by name.

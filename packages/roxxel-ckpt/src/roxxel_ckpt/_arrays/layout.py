@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roxxel_store.records import parse_value
 
 from roxxel_ckpt._arrays.tensor_file import DTYPES, read_header
-from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from roxxel_ckpt._integrity import FileDigest, LocalFiles
 
@@ -194,10 +192,9 @@ def read_layouts(
                 own = chunks.get(f"{STATE}/{leaf_path(name)}/c", [])
                 dtype, layout = _zarr_layout(body, own)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise _damaged(directory, f"{file} does not describe {name}") from error
+            raise files.error(f"{file} does not describe {name}") from error
         if dtype != spec.stored_dtype or not _is_shape_of(spec, layout.shape):
-            raise _damaged(
-                directory,
+            raise files.error(
                 f"{file} declares {name} as {dtype}{list(layout.shape)} and the "
                 f"description {spec}",
             )
@@ -272,10 +269,6 @@ def _is_shape_of(spec: LeafSpec, shape: tuple[int, ...]) -> bool:
     return shape == spec.shape + words and (
         not spec.is_key or bool(words and 1 <= words[0] <= _MOST_WORDS_OF_A_KEY)
     )
-
-
-def _damaged(directory: Path, problem: str) -> CheckpointDamagedError:
-    return CheckpointDamagedError(f"{directory}: {problem}; restore another step")
 
 
 def in_groups(sizes: Mapping[str, int], num_bytes: int) -> Iterator[list[str]]:

@@ -51,9 +51,7 @@ class StateTree:
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(dict(roots))
-        self.leaves: dict[str, Any] = {
-            leaf_name([_part(entry) for entry in path]): leaf for path, leaf in paths
-        }
+        self.leaves: dict[str, Any] = {_name(path): leaf for path, leaf in paths}
         # A path comes right before those that begin with it.
         named = sorted(name.split("/") for name in self.leaves)
         within = (below[: len(above)] == above for above, below in pairwise(named))
@@ -104,24 +102,19 @@ class StateTree:
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
 
+def _name(path: Iterable[Any]) -> str:
+    """Return the name of the leaf at a path, which can be printed.
+
+    Different paths have different names: `/` and `%` in a part are escaped.
+    """
+    return "/".join("".join(map(_escaped, _part(entry))) for entry in path)
+
+
 def _part(entry: Any) -> str:
-    """Return one part of a leaf's path as text."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))
     return str(entry)
-
-
-def leaf_name(parts: Iterable[str]) -> str:
-    """Return the name of the leaf whose path has these parts.
-
-    Different paths have different names. A name can be printed.
-
-    Example:
-        >>> leaf_name(["model", "a/b", "100 %"])
-        'model/a%2Fb/100 %25'
-    """
-    return "/".join("".join(map(_escaped, part)) for part in parts)
 
 
 def _escaped(character: str) -> str:
