@@ -231,6 +231,7 @@ def test_damaged_documents_and_inputs_are_skipped_counted_and_listed(
     assert f"skipped {inputs / 'a.jsonl'}:2: not JSON" in error
     assert "a.jsonl:4: has no field 'text', only no; " in error
     assert "b.jsonl.gz: ends at byte" in error
+    assert error.count("; what follows in the file was left out too\n") == 1
     found = read_all(tmp_path / "c_*.rox")
     assert {b"one", b"two", b"five"} <= set(found)
     assert b"bad" not in found

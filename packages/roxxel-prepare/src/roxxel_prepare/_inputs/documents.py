@@ -136,7 +136,7 @@ class Documents:
         except InputError as error:
             if not self.skips_bad or isinstance(error, FormatError):
                 raise
-            yield error
+            yield InputError(f"{error}; what follows in the file was left out too")
 
     def _note(self, error: InputError) -> None:
         self.num_bad += 1
