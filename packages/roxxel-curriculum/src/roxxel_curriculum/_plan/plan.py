@@ -453,7 +453,7 @@ def _source_rows(
     weight = sum(phase.weights.values())
     steps = _steps_that_read(phase)
     exhausted = phase.exhausted
-    spent = phase.spent
+    spent = {*phase.spent}
     for name in phase.weights:
         stream, before = phase.cursors[name]
         earlier, given = cursors.get(name), before + used[name]

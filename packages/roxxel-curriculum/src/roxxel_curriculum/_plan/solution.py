@@ -205,8 +205,8 @@ class ResolvedPhase:
     @property
     def spent(self) -> tuple[str, ...]:
         """The sources that had no samples left when the phase started."""
-        first = self.legs[0].blend
-        return tuple(name for name in self.weights if name not in first)
+        left = {*self.legs[0].blend.sources}
+        return tuple(name for name in self.weights if name not in left)
 
     @property
     def exhausted(self) -> dict[str, int]:

@@ -365,8 +365,9 @@ def _of_phases(sampler: Sampler, start: int) -> Iterator[Planned]:
             f"step{'' if steps == 1 else 's'} of {phase.batch_size} x {phase.seq_len} "
             f"tokens, {_percent(sampler, blend)}"
         )
-        if phase.spent:
-            line += f"; {', '.join(phase.spent)} has no data left"
+        spent = ", ".join(phase.spent)
+        if spent:
+            line += f"; {spent} has no data left"
         yield begin, line
         for before, after in pairwise(mixes):
             if after.start >= begin:
