@@ -22,7 +22,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_ckpt._arrays.import_weights import import_safetensors
+    from roxxel_ckpt._arrays.export import import_safetensors
     from roxxel_ckpt._arrays.layout import LeafSpec
     from roxxel_ckpt._place.description import (
         BestRule,
@@ -68,7 +68,7 @@ _HOMES = {
     "LeafSpec": "_arrays.layout",
     "RestoreReport": "_restore.compare",
     "SaveRecord": "_save.save",
-    "import_safetensors": "_arrays.import_weights",
+    "import_safetensors": "_arrays.export",
     "read_description": "_place.description",
 }
 
