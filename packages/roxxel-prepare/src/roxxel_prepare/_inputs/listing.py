@@ -1,39 +1,53 @@
-"""Find the input files that paths, patterns, folders and URLs name."""
+"""Find the input files that paths, patterns, folders and URLs name.
+
+On a disk and in a bucket a pattern and a folder mean the same. The sizes and tags of
+objects come from the listing, so many small objects need no request each.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
+import glob
 import os
 from collections import Counter
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format.writing import CorpusFiles, Fields
+from roxxel_store.client import Bucket, ObjectVersion, bucket_of
+from roxxel_store.errors import BucketError
 from roxxel_store.files import in_natural_order, matches_in, matches_of
 from roxxel_store.screen import note
-from roxxel_store.urls import is_pattern, url_of
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_pattern, url_of
 
 from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._inputs.input_record import Inputs
-from roxxel_prepare._inputs.object_listing import found_objects
 from roxxel_prepare._inputs.tables import files_of_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from roxxel_store.client import ObjectVersion
+    from collections.abc import Iterable, Mapping, Sequence
 
 _SIDE_FILES = (".index", ".metadata", ".loss")
+_MOST_STATE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The files of a path, in order; `folder` is None if the user named each file."""
+    """The files of a path, in order; `folder` is None if the user named each file.
+
+    `objects` has the version of each file that is an object in a bucket.
+    """
 
     files: list[str]
     folder: str | None = None
+    objects: Mapping[str, ObjectVersion] = dataclasses.field(
+        default_factory=dict[str, ObjectVersion]
+    )
 
 
 def find_inputs(
@@ -82,12 +96,11 @@ def find_inputs(
         if not path:
             raise ValueError('an input is empty; pass "." for this folder')
         url = url_of(path)
-        if url is not None:
-            folder, listed = found_objects(url, is_folder=path.endswith("/"))
-            objects |= listed
-            each = _Found([*listed], folder)
-        else:
+        if url is None:
             each = _found_files(path)
+        else:
+            each = _found_objects(url, is_folder=path.endswith("/"))
+            objects |= each.objects
         data = _data(each, outputs)
         if not data:
             raise FileNotFoundError(
@@ -231,3 +244,121 @@ def _check_no_links(paths: Iterable[Path], folder: Path) -> None:
 
 def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+def _found_objects(url: str, *, is_folder: bool) -> _Found:
+    """Return the objects of a URL in natural order.
+
+    In a pattern, `*` and `[...]` stand for parts of a name, and `**` for folders.
+    """
+    is_web = url.startswith(("http://", "https://"))
+    if is_web and (is_folder or glob.has_magic(url)):
+        raise ValueError(
+            f"{url}: the objects of a web server cannot be listed; pass the URL of "
+            "each file"
+        )
+    folder: str | None = None
+    if glob.has_magic(url):
+        folder, found = _matching(url)
+        what = f"{url}: no object matches the pattern"
+    else:
+        if not is_folder:
+            with contextlib.suppress(FileNotFoundError):
+                return _objects(None, {url: _version(url)})
+        folder, found = (url, {}) if is_web else _in_folder(url)
+        what = f"{url}: there is no such object{'' if is_web else ' or folder'}"
+    if not found:
+        raise FileNotFoundError(f"{what}; check the URL")
+    return _objects(folder, found)
+
+
+def _objects(folder: str | None, objects: Mapping[str, ObjectVersion]) -> _Found:
+    """Return objects; raise BucketError for one without a tag."""
+    for url, version in objects.items():
+        if not version.tag:
+            raise BucketError(
+                f"{url}: the server sends neither an ETag nor a time of the last "
+                "change, so a replaced object would not be detected; copy the file to "
+                "a disk"
+            )
+    return _Found([*objects], folder, objects)
+
+
+def _matching(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
+    """Return the folder in which a pattern begins, and the objects that it matches."""
+    parts = url.split("/")
+    first = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    base = "/".join(parts[:first])
+    is_deep = first < len(parts) - 1 or parts[first] == "**"
+    listed = _listed(base, is_deep=is_deep)
+    if url in listed:  # The name of an object may have brackets.
+        return None, {url: listed[url]}
+    return base, {
+        each: version
+        for each, version in listed.items()
+        if _matches(each[len(base) + 1 :].split("/"), parts[first:])
+    }
+
+
+def _matches(names: list[str], parts: list[str]) -> bool:
+    """Return whether a path matches a pattern; both are divided at their slashes."""
+    if not (names and parts):
+        return names == parts
+    if parts[0] == "**":
+        is_last = len(parts) == 1
+        return is_last or any(_matches(names[n:], parts[1:]) for n in range(len(names)))
+    return fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
+
+
+def _in_folder(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
+    """Return a folder and its objects, or None and the files of a saved dataset."""
+    listed = _listed(url, is_deep=True)
+
+    def content(name: str) -> bytes | None:
+        if f"{url}/{name}" not in listed:
+            return None
+        bucket = Bucket(url, DEFAULT_TIMEOUT_S)
+        return bucket.get(name, most_bytes=_MOST_STATE_BYTES).data
+
+    names = files_of_dataset(url, content)
+    if names is None:
+        return url, listed
+    found: dict[str, ObjectVersion] = {}
+    for name in names:
+        path = f"{url}/{name}"
+        if path not in listed:
+            raise FileNotFoundError(
+                f"{path}: there is no such object, but state.json lists it; copy the "
+                "dataset again"
+            )
+        found[path] = listed[path]
+    return None, found
+
+
+def _listed(base: str, *, is_deep: bool) -> dict[str, ObjectVersion]:
+    """Return the objects below a folder in natural order, without folder markers."""
+    bucket = Bucket(base, DEFAULT_TIMEOUT_S)
+    found = bucket.tree() if is_deep else bucket.names().objects
+    listed = {bucket.url_of(name): each.version for name, each in found.items()}
+    return {
+        each: listed[each]
+        for each in in_natural_order(listed)
+        if listed[each].size or _exists(each)
+    }
+
+
+def _version(url: str) -> ObjectVersion:
+    bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
+    return bucket.version(name)
+
+
+def _exists(url: str) -> bool:
+    """Return whether an empty object exists, and is not the marker of a folder.
+
+    Some tools put an empty object `folder/`, which is listed as `folder`.
+    """
+    try:
+        _version(url)
+    except FileNotFoundError:
+        return False
+    return True
