@@ -3,35 +3,41 @@
 The corpus is divided into units. Processes, tasks of Ray or members of a job array
 search the units, and all find the same. A unit's results are kept next to the receipt
 until the receipt is written, so an interrupted scan can continue.
+
+The fields of questions and answers differ from set to set, and in a field that nobody
+named, nobody would find a leak. So every text in every field of every row is searched
+for.
 """
 
 from __future__ import annotations
 
 import os
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_format import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_format.scans import Evals, Scan
 from roxxel_format.texts import text_codec
+from roxxel_format.writing import Fields
 from roxxel_store.arguments import as_integer
 from roxxel_store.output import check_output
 from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk, expanded
 
+from roxxel_prepare._inputs.documents import documents_in
+from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._run.files import check_part, runner_of
 from roxxel_prepare._run.plan import UNIT_BYTES
 from roxxel_prepare._run.preparation import PartSummary
 from roxxel_prepare._run.runners import ProcessRunner, num_cores, run_units
-from roxxel_prepare._scan.evals import digest_of, texts_of
 from roxxel_prepare._scan.grams import LEAST_WORDS, NGRAM, Grams
 from roxxel_prepare._scan.searching import Searched, Searcher, units_of_corpus
 from roxxel_prepare._scan.words import number_hashes, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -107,8 +113,8 @@ def scan_corpus(
     check_output(receipt)
     before = Scan.read(receipt) if receipt.exists() else None
     codec = text_codec(reader, tokenizer)
-    texts = [*texts_of(names)]
-    digest = digest_of(texts)
+    texts = [*_texts_of(names)]
+    digest = _digest_of(texts)
     if before is not None and before.is_of(reader.fingerprint, digest, ngram):
         note(f"{receipt}: kept, because the same scan wrote it")
         return before
@@ -182,6 +188,58 @@ def _opened(corpus: str | os.PathLike[str] | Sequence[str]) -> TokenReader:
 
 def _named(corpus: str | os.PathLike[str] | Sequence[str]) -> str:
     return str(corpus) if isinstance(corpus, str | os.PathLike) else str(corpus[0])
+
+
+def _texts_of(paths: Sequence[str]) -> Iterator[str | npt.NDArray[Any]]:
+    """Yield the texts of evaluation sets; files of tokens give arrays.
+
+    A path that ends in `.rox` is a corpus, whose documents are texts if it records its
+    tokenizer.
+    """
+    for path in paths:
+        if path.endswith(".rox"):
+            yield from _of_corpus(path)
+            continue
+        for part in find_inputs([path]).parts:
+            for document in documents_in(part, Fields(every=True)):
+                if isinstance(document, list):
+                    yield from _texts_in(cast("list[object]", document))
+                else:
+                    yield cast("Any", document)
+
+
+def _of_corpus(path: str) -> Iterator[str | npt.NDArray[Any]]:
+    with Roxxel(path) as corpus:
+        codec = text_codec(corpus)
+        for document in corpus.documents:
+            if codec is None:
+                yield np.array(document)
+            else:
+                yield codec.decode(document).decode(errors="replace")
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in cast("dict[Any, Any]", value).values():
+            yield from _texts_in(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("Sequence[Any]", value):
+            yield from _texts_in(each)
+
+
+def _digest_of(texts: Iterable[str | npt.NDArray[Any]]) -> str:
+    """Return a digest of texts, in their order."""
+    digest = blake2b(digest_size=16)
+    for text in texts:
+        if isinstance(text, str):
+            data, kind = text.encode(errors="surrogatepass"), "text"
+        else:
+            data, kind = text.astype("<i8").tobytes(), "tokens"
+        digest.update(f"{kind} {len(data)} ".encode())
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def _numbers(
