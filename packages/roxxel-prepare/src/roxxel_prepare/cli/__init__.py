@@ -7,7 +7,10 @@ what the exit codes mean.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_format import WriteSummary
@@ -21,7 +24,7 @@ from roxxel_store.command import (
     interruptible,
     positive,
 )
-from roxxel_store.screen import note, say
+from roxxel_store.screen import draw, note, printable, say
 from roxxel_store.signature import given
 
 from roxxel_prepare._inputs.listing import find_inputs
@@ -30,14 +33,16 @@ from roxxel_prepare._run.plan import units_of
 from roxxel_prepare._run.preparation import PartSummary
 from roxxel_prepare._scan.grams import NGRAM
 from roxxel_prepare._scan.scan import scan_corpus, scan_path
-from roxxel_prepare.cli import values
 from roxxel_prepare.cli.options import Against, Documents, Shards, Tokens, Work
 from roxxel_prepare.cli.splitting import split
 
 if TYPE_CHECKING:
     from roxxel_format.scans import Scan
 
+    from roxxel_prepare._run.runners import Progress
+
 _MOST_LISTED = 10
+_EVERY_S = 60.0
 
 
 @interruptible("roxxel-prepare")
@@ -171,7 +176,7 @@ def scan(
         ngram=ngram,
         tokenizer=tokenizer,
         **vars(work),
-        progress=values.status_line(),
+        progress=_status_line(),
     )
     _say_scan(corpus, out, found)
 
@@ -213,7 +218,7 @@ def _write(
 ) -> None:
     """Write the documents of files into a corpus, and search it if this is asked."""
     options: dict[str, Any] = vars(documents) | vars(tokens) | vars(shards) | vars(work)
-    written = write_files(corpus, inputs, **options, progress=values.status_line())
+    written = write_files(corpus, inputs, **options, progress=_status_line())
     outputs = _outputs(corpus, shards)
     is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
     if is_new and not tokens.say_end:
@@ -237,7 +242,7 @@ def _write(
             against,
             tokenizer=tokens.tokenizer,
             **vars(work),
-            progress=values.status_line(),
+            progress=_status_line(),
         )
         _say_scan(path, scan_path(path), found)
 
@@ -296,4 +301,51 @@ def _say_summaries(
             say(f"{corpus}: {summary}")
     whole = [each for each in written.values() if not isinstance(each, PartSummary)]
     if is_split and len(whole) == len(written) and not all(each.kept for each in whole):
-        say(values.shares_line(zip(whole[::2], whole[1::2], strict=True)))
+        say(_shares_line(zip(whole[::2], whole[1::2], strict=True)))
+
+
+def _shares_line(pairs: Iterable[tuple[WriteSummary, WriteSummary]]) -> str:
+    """Describe which shares of the documents and of the tokens are held out.
+
+    The two differ, because a few long documents have many tokens.
+
+    Args:
+        pairs: Summaries of held-out documents, and of the others.
+    """
+    held_out, others = zip(*pairs, strict=True)
+
+    def percent(name: str) -> str:
+        mine, all_others = (
+            sum(getattr(each, name) for each in side) for side in (held_out, others)
+        )
+        return f"{100 * mine / max(1, mine + all_others):.3g} %"
+
+    return (
+        f"held out {percent('num_documents')} of the documents and "
+        f"{percent('num_tokens')} of the tokens"
+    )
+
+
+def _status_line() -> Callable[[Progress], None]:
+    """Return a function that shows a state on the standard error.
+
+    On a terminal, each state is cut to one line and replaces the previous state.
+    Elsewhere, a state is printed as a line, at most one in a minute; if the work ends
+    before the first minute does, no line is printed.
+    """
+    is_terminal = sys.stderr.isatty()
+    shown_s = time.monotonic()
+
+    def show(status: Progress) -> None:
+        nonlocal shown_s
+        if is_terminal:
+            # Erase to the end of the line: the state before may have been longer.
+            end = "\n" if status.is_end else ""
+            width = shutil.get_terminal_size().columns
+            text = printable(str(status))[: width - 1]
+            draw(f"\r{text}\x1b[K{end}")
+        elif time.monotonic() - shown_s >= _EVERY_S:
+            shown_s = time.monotonic()
+            note(str(status))
+
+    return show

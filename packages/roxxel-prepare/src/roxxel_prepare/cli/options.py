@@ -1,11 +1,15 @@
 """The options of write and scan, in groups.
 
 The fields of a group are arguments of `write_files` and `scan_corpus`, under the same
-names.
+names. Below the groups stand the functions that parse their values.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,9 +24,11 @@ from roxxel_store.command import (
 )
 
 from roxxel_prepare._inputs.formats import FORMATS
+from roxxel_prepare._run.files import checked_buckets, checked_split
 from roxxel_prepare._run.plan import UNIT_BYTES
 from roxxel_prepare._run.runners import num_cores
-from roxxel_prepare.cli import values
+
+_ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 
 Against = Sequence[
     Annotated[
@@ -72,7 +78,7 @@ class Documents:
 
     format: Annotated[
         str | None,
-        values.input_format,
+        _as_format,
         "FORMAT",
         f"one of {', '.join(FORMATS)} (default: that of each file's name, which its "
         "first bytes must confirm)",
@@ -80,10 +86,10 @@ class Documents:
     field: Annotated[str | None, as_text] = None
     prompt: Annotated[str | None, as_text, "FIELD"] = None
     completion: Annotated[str | None, as_text, "FIELD"] = None
-    chat: Annotated[str | bool, values.template, "TEMPLATE"] = False
+    chat: Annotated[str | bool, _as_template, "TEMPLATE"] = False
     document_id: Annotated[str | None, as_text, "FIELD"] = None
     path: bool = False
-    without_columns: Annotated[Sequence[str], values.names, "NAME,NAME,..."] = ()
+    without_columns: Annotated[Sequence[str], _as_names, "NAME,NAME,..."] = ()
     skip_bad: bool = False
     shuffle: Annotated[int | None, "SEED"] = None
 
@@ -117,7 +123,7 @@ class Tokens:
     tokenizer_backend: TokenizerBackend = "auto"
     special_tokens: bool = False
     separator: Annotated[
-        int | str | bytes | Separator | None, values.separator, "TOKEN"
+        int | str | bytes | Separator | None, _as_separator, "TOKEN"
     ] = Separator.OF_TOKENIZER
     dtype: Annotated[str | None, "DTYPE"] = None
     vocab_size: Annotated[int | None, positive, "N"] = None
@@ -159,10 +165,10 @@ class Shards:
     """
 
     exist: Exist = "keep"
-    split: Annotated[tuple[str, float] | None, values.split, "NAME=SHARE"] = None
+    split: Annotated[tuple[str, float] | None, _as_split, "NAME=SHARE"] = None
     max_shard_bytes: Annotated[int | None, size, "BYTES"] = None
     pack: Annotated[int | None, positive, "T"] = None
-    bucket_by_length: Annotated[Sequence[int] | None, values.lengths, "T,T,..."] = None
+    bucket_by_length: Annotated[Sequence[int] | None, _as_lengths, "T,T,..."] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,5 +189,81 @@ class Work:
 
     workers: _Workers = None
     ray: Annotated[str | None, "ADDRESS"] = None
-    part: Annotated[tuple[int, int] | None, values.part, "I/N"] = None
+    part: Annotated[tuple[int, int] | None, as_part, "I/N"] = None
     unit_bytes: Annotated[int, size, "BYTES"] = UNIT_BYTES
+
+
+def as_part(text: str) -> tuple[int, int]:
+    """Parse the part `I/N`, with I from 0."""
+    first, _, count = text.partition("/")
+    if first.isdecimal() and count.isdecimal() and int(first) < int(count):
+        return int(first), int(count)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a part I/N with I from 0 to N - 1, such as 0/8"
+    )
+
+
+def _as_lengths(text: str) -> list[int]:
+    """Parse lengths `513,1025,4097`, which ascend."""
+    parts = [each.strip() for each in text.split(",")]
+    if all(each.isdecimal() for each in parts):
+        with contextlib.suppress(ValueError):
+            return checked_buckets([int(each) for each in parts])
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a list of lengths that ascend, such as 513,1025,4097"
+    )
+
+
+def _as_names(text: str) -> list[str]:
+    """Parse names `id,url`."""
+    return [each.strip() for each in as_text(text).split(",") if each.strip()]
+
+
+def _as_split(text: str) -> tuple[str, float]:
+    """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
+    name, _, number = as_text(text).partition("=")
+    with contextlib.suppress(ValueError):
+        return checked_split((name, number))
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not NAME=SHARE with a share between 0 and 1, such as valid=0.001"
+    )
+
+
+def _as_format(text: str) -> str:
+    """Parse the name of a format of input files."""
+    if text in FORMATS:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(FORMATS)}")
+
+
+def _as_template(text: str) -> str | bool:
+    """Parse the path of a chat template; True is `auto`."""
+    return True if text == "auto" else text
+
+
+def _as_separator(text: str) -> int | str | bytes | None:
+    """Parse a token id, the name of a token, `none`, or `text:` and a text."""
+    start, is_text, spelled = text.partition("text:")
+    return _byte_string(spelled) if is_text and not start else Separator.parse(text)
+
+
+def _byte_string(text: str) -> bytes:
+    r"""Parse a text with the escapes \n, \t, \r, \\ and \xNN."""
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "text: without a text separates nothing; write none, or a text behind it"
+        )
+    parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
+    result = b""
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            result += os.fsencode(part)
+        elif part.startswith("\\x") and len(part) == 4:
+            result += bytes.fromhex(part[2:])
+        elif part in _ESCAPES:
+            result += _ESCAPES[part]
+        else:
+            raise argparse.ArgumentTypeError(
+                rf"text:{text} holds {part}; write \n, \t, \r, \\ or \xNN"
+            )
+    return result

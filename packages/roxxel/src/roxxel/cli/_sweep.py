@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from roxxel_prepare.cli.values import part
+from roxxel_prepare.cli.options import as_part
 from roxxel_store.command import check_one
 from roxxel_store.screen import say
 
@@ -31,7 +31,7 @@ def sweep(
     sweep: Annotated[Path, "a TOML file"],
     *,
     write: Annotated[Path | None, "FILE"] = None,
-    part: Annotated[tuple[int, int] | None, part, "I/N"] = None,
+    part: Annotated[tuple[int, int] | None, as_part, "I/N"] = None,
     launch: Launch,
     typed: Sequence[str],
 ) -> None:
