@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
@@ -10,6 +11,7 @@ from typing import (
     Generic,
     Self,
     TypeAlias,
+    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -20,13 +22,6 @@ import jax
 from roxxel_store.arguments import as_integer
 
 from ._arguments import check_callable
-from ._dataloader_arguments import (
-    check_batches,
-    check_indexed,
-    check_start,
-    check_stream,
-    checked_process,
-)
 from ._pipeline.collate import (
     as_host_batch,
     local_batch,
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from jax.sharding import Sharding
 
-    from ._dataloader_arguments import Options
     from ._pipeline.collate import Rows
     from ._pipeline.iterate import Made
     from .sharding._global_arrays import HostBatch, Shape, ShardingLike
@@ -70,6 +64,22 @@ T = TypeVar("T")
 K = TypeVar("K")
 L = TypeVar("L", bound="Leaf")
 Row = TypeVar("Row", bound="tuple[Leaf, ...]")
+
+
+class Options(TypedDict, total=False):
+    """Arguments of a `Dataloader` that do not change the type of its batches."""
+
+    workers: int
+    prefetch: int
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    start_step: int
+    epochs: int | None
+    executor: Executor | None
+    progress: Callable[[int, int | None], None] | None
+    process_index: int | None
+    process_count: int | None
 
 
 class Dataloader(Generic[B]):
@@ -234,7 +244,7 @@ class Dataloader(Generic[B]):
             check_callable(collate=collate)
         if progress is not None:
             check_callable(progress=progress)
-        self._process = checked_process(process_index, process_count)
+        self._process = _checked_process(process_index, process_count)
         self._sharding = sharding
         self._executor = executor
         self._progress = progress
@@ -245,11 +255,11 @@ class Dataloader(Generic[B]):
         self._drop_last = drop_last
         self._stop = None
         if isinstance(dataset, StreamingDataset):
-            check_stream(shuffle=shuffle, executor=executor)
+            _check_stream(shuffle=shuffle, executor=executor)
             return
-        check_indexed(dataset)
-        check_batches(dataset, batch_size, epochs, self.steps_per_epoch)
-        check_start(start_step, epochs, self.steps_per_epoch)
+        _check_indexed(dataset)
+        _check_batches(dataset, batch_size, epochs, self.steps_per_epoch)
+        _check_start(start_step, epochs, self.steps_per_epoch)
         self._stop = None if epochs is None else epochs * self.steps_per_epoch
 
     def __len__(self) -> int:
@@ -408,3 +418,74 @@ class Dataloader(Generic[B]):
                 "processes; choose a multiple, or pass sharding="
             )
         return lambda num_rows: process_rows(num_rows, index, number)
+
+
+def _checked_process(
+    process_index: int | None, process_count: int | None
+) -> tuple[int, int] | None:
+    """Check and return both arguments; return None if both are None."""
+    if process_index is None and process_count is None:
+        return None
+    if process_index is None or process_count is None:
+        raise ValueError(
+            f"process_index is {process_index} and process_count is "
+            f"{process_count}; give both or neither"
+        )
+    index = as_integer("process_index", process_index)
+    count = as_integer("process_count", process_count)
+    if not 0 <= index < count:
+        raise ValueError(f"process_index is {index}; give an index in [0, {count})")
+    return index, count
+
+
+def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:
+    """Raise a TypeError for options that need an indexed dataset."""
+    if shuffle:
+        raise TypeError(
+            "a stream cannot be shuffled as a whole; use "
+            "StreamingDataset.shuffle(buffer_size, seed)"
+        )
+    if isinstance(executor, ProcessPoolExecutor):
+        raise TypeError(
+            "an executor of processes cannot read a stream; pass workers= or an "
+            "executor of threads"
+        )
+
+
+def _check_indexed(dataset: Dataset[Any]) -> None:
+    """Raise a TypeError if the dataset has no `__len__` or no `__getitem__`."""
+    if not isinstance(cast("object", dataset), Dataset):
+        raise TypeError(
+            f"{type(dataset).__name__} has no __len__ or no __getitem__; to read an "
+            "iterable, pass StreamingDataset(factory)"
+        )
+
+
+def _check_batches(
+    dataset: Dataset[Any], batch_size: int, epochs: int | None, steps_per_epoch: int
+) -> None:
+    """Raise a ValueError if the items do not fill a batch.
+
+    A dataset without items is an error only if `epochs` is None.
+    """
+    num_items = len(dataset)
+    name = type(dataset).__name__
+    if num_items == 0 and epochs is None:
+        raise ValueError(
+            f"{name} has no items, so an iteration with epochs=None would wait forever "
+            "for a batch; check what the dataset reads"
+        )
+    if num_items and steps_per_epoch == 0:
+        raise ValueError(
+            f"the {num_items} items of {name} do not fill one batch of "
+            f"{batch_size}; lower batch_size or pass drop_last=False"
+        )
+
+
+def _check_start(start_step: int, epochs: int | None, steps_per_epoch: int) -> None:
+    """Raise a ValueError if `start_step` is after the last epoch."""
+    if epochs is not None and start_step > epochs * steps_per_epoch:
+        raise ValueError(
+            f"start_step is {start_step} but {epochs} epochs of {steps_per_epoch} "
+            f"steps have only {epochs * steps_per_epoch}; raise epochs"
+        )
