@@ -8,12 +8,13 @@ from ._lazy import (
     LazyDataset,
     MappedBatchDataset,
     MappedDataset,
+    RangeDataset,
     SampledDataset,
     ShuffledDataset,
+    SimpleDataset,
     SlicedDataset,
     ZipDataset,
 )
-from ._sources import RangeDataset, SimpleDataset
 from ._streaming import StreamingDataset
 
 __all__ = [

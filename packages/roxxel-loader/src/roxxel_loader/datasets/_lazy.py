@@ -1,4 +1,4 @@
-"""Lazy datasets over other datasets.
+"""Lazy datasets: over a sequence or a range, and over other datasets.
 
 `dataset.map(f).shuffle(seed).take(n)` loads no item. These classes are in one module,
 because `LazyDataset` has methods that construct its subclasses.
@@ -141,6 +141,52 @@ class BulkDataset(LazyDataset[T]):
         """Return the items at `indices`."""
         size = len(self)
         return self._load([check_index(index, size) for index in indices])
+
+
+class SimpleDataset(BulkDataset[T]):
+    """The items of a sequence, in its order.
+
+    Args:
+        data: Any object with a length and items by index; it is not copied. The items
+            of an array are its rows.
+
+    Example:
+        >>> SimpleDataset(["a", "b", "c"])[1]
+        'b'
+    """
+
+    def __init__(self, data: Dataset[T]) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def _load(self, indices: list[int]) -> list[T]:
+        return fetch(self._data, indices)
+
+
+class RangeDataset(LazyDataset[int]):
+    """The integers of a range, computed when they are loaded.
+
+    Args:
+        start: First integer; if `stop` is None, the range is `[0, start)`.
+        stop: One past the last integer.
+        step: Difference between consecutive integers.
+
+    Example:
+        >>> list(RangeDataset(2, 9, 3))
+        [2, 5, 8]
+    """
+
+    def __init__(self, start: int, stop: int | None = None, step: int = 1) -> None:
+        first, last = (0, start) if stop is None else (start, stop)
+        self._range = range(first, last, step)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, index: int, /) -> int:
+        return self._range[check_index(index, len(self._range))]
 
 
 class MappedDataset(BulkDataset[U], Generic[T, U]):
