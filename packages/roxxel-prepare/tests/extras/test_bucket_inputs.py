@@ -247,6 +247,19 @@ def test_row_groups_of_parquet_read_their_column(
     assert path.stat().st_size > 8_000_000
 
 
+def test_an_object_that_is_read_in_order_is_requested_once(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    path = bucket.folder / "raw" / "a.jsonl"
+    path.write_bytes(b"".join(b'"%s"\n' % (b"ab" * 40000) for _ in range(100)))
+    bucket.set_faults()
+
+    assert run("write", tmp_path / "c_*.rox", f"{RAW}/a.jsonl") == 0
+
+    # The first document is read before, and while it is read the next range is too.
+    assert bucket.stats()["bytes"] < path.stat().st_size + (1 << 20)
+
+
 def test_a_corpus_is_kept_without_reading_the_inputs(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
