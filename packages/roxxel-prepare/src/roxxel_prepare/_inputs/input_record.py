@@ -138,7 +138,7 @@ class Inputs:
         if not isinstance(recorded, dict):
             return f"made from other inputs ({recorded})"
         table = cast("dict[str, Any]", recorded)
-        columns = [table[name] for name in _COLUMNS]
+        lists = [table[name] for name in _COLUMNS]
         past, now = (
             {name: each.get(name) for name in _ARGUMENTS}
             for each in (table, self.recorded)
@@ -147,7 +147,7 @@ class Inputs:
         if pairs:
             return f"made with other arguments ({pairs})"
         number = len(self.paths)
-        rows = [[*row] for row in zip(*columns, strict=False)]
+        rows = [[*row] for row in zip(*lists, strict=False)]
         if table.get("number") != number:
             what = f"{number} given, {table.get('number')} recorded"
         elif _rows_step(number) == 1:

@@ -100,8 +100,8 @@ def prepare(
 ) -> WriteSummary | PartSummary:
     """Write the documents of files into one corpus; see `write_files`.
 
-    If the tokenizer determines the separator, print on the standard error how documents
-    end. With `part`, `commit_units` commits when all parts are done.
+    If the tokenizer says how documents end, print that on the standard error. With
+    `part`, `commit_units` commits when all parts are done.
 
     Raises FileExistsError for `exist="keep"` if an input is a pipe or the standard
     input, because neither can be compared with the inputs of the corpus. Raises

@@ -341,7 +341,7 @@ def _status_line() -> Callable[[Progress], None]:
         if is_terminal:
             # Erase to the end of the line: the state before may have been longer.
             end = "\n" if status.is_end else ""
-            width = shutil.get_terminal_size().columns
+            width, _ = shutil.get_terminal_size()
             text = printable(str(status))[: width - 1]
             draw(f"\r{text}\x1b[K{end}")
         elif time.monotonic() - shown_s >= _EVERY_S:
