@@ -35,7 +35,7 @@ from roxxel_prepare._inputs.input_file import (
     library,
     naming_damage,
 )
-from roxxel_prepare._inputs.input_record import check_unchanged, file_name
+from roxxel_prepare._inputs.input_record import check_unchanged
 from roxxel_prepare._inputs.opening import (
     index_beside,
     opened,
@@ -75,15 +75,14 @@ _READ_BY_PARTS = {"parquet", "arrow", "ds"}
 class Documents:
     """The documents of some files, in order, each with its origin.
 
-    `is_given` says whether the user named the format of the files. If a document keeps
-    the path of its file, the path is relative to `folder`. With `skips_bad`, damaged
-    documents are left out. If damage makes the rest of a file unreadable, the rest is
-    left out too. `num_bad` counts both, and `bad` has the first 100 errors.
+    If a document keeps the path of its file, the path is relative to `folder`. With
+    `skips_bad`, damaged documents are left out. If damage makes the rest of a file
+    unreadable, the rest is left out too. `num_bad` counts both, and `bad` has the first
+    100 errors.
     """
 
     parts: Sequence[Part]
     fields: Fields
-    is_given: bool = False
     skips_bad: bool = False
     folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
@@ -99,7 +98,7 @@ class Documents:
         for part in self.parts:
             where, span = part.path, part.span
             path = where.removeprefix(self.folder)
-            file = part.number, file_name(part.path)
+            file = part.number, part.facts.name
             if span is not None:
                 where += f", part [{span[0]}:{span[1]}]"
             for number, document in enumerate(self._checked(part)):
@@ -116,23 +115,14 @@ class Documents:
         try:
             yield from self._tried(part)
         except ValueError:
-            self._check_unchanged(part)
+            check_unchanged(part)
             raise
-        self._check_unchanged(part)
-
-    def _check_unchanged(self, part: Part) -> None:
-        if part.recorded is not None:
-            check_unchanged(part.path, part.form, part.recorded)
+        check_unchanged(part)
 
     def _tried(self, part: Part) -> Iterator[object]:
         """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
         try:
-            yield from documents_in(
-                part,
-                self.fields,
-                is_given=self.is_given,
-                yields_errors=self.skips_bad,
-            )
+            yield from documents_in(part, self.fields, yields_errors=self.skips_bad)
         except InputError as error:
             if not self.skips_bad or isinstance(error, FormatError):
                 raise
@@ -145,11 +135,7 @@ class Documents:
 
 
 def documents_in(
-    part: Part,
-    fields: Fields,
-    *,
-    is_given: bool = False,
-    yields_errors: bool = False,
+    part: Part, fields: Fields, *, yields_errors: bool = False
 ) -> Iterator[object]:
     """Yield the documents of one file, or of a part of the file.
 
@@ -162,7 +148,8 @@ def documents_in(
             is decompressed if its name says that it is compressed. A span selects the
             lines that begin in the bytes `[start, stop)` of an uncompressed file, row
             groups of `parquet`, record batches of `arrow`, or documents of `ds`.
-            Its form is one of `formats.FORMATS`. `text`: the file is one document.
+            Its form is one of `formats.FORMATS`; unless it was given, the first bytes
+            must confirm it. `text`: the file is one document.
             `lines`: each line is a document. `jsonl`: each line is a JSON string, a
             list of tokens, or an object whose `fields` hold one of these. `json`: as
             `jsonl`, or an array of such values. `csv` and `tsv`: each row after the
@@ -173,8 +160,6 @@ def documents_in(
             text or a list of tokens in each of the columns `fields`. `ds`: tokens of
             datatrove, with `.index` beside the file.
         fields: The keys of a document in JSON objects, or the names of its columns.
-        is_given: Whether the user named the form. Otherwise the name says it, and the
-            first bytes must confirm it.
         yields_errors: Whether to yield the InputError of a single line or row in its
             place, instead of raising it.
 
@@ -190,34 +175,33 @@ def documents_in(
         file = opened_file
         if FORMATS[name].is_text and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
-            name = format_of_head(path, name, head, is_given=is_given)
+            name = format_of_head(path, name, head, is_given=part.is_given)
         if name == "ds":
             yield from token_documents(path, file, index_beside(path), span)
             return
         # Only JSON lines are divided, not an array.
         name = "jsonl" if name == "json" and span else name
-        for document in _documents_of(
-            path, file, name, fields, span, is_given=is_given
-        ):
+        for document in _documents_of(part, file, name, fields):
             if isinstance(document, InputError) and not yields_errors:
                 raise document
             yield document
 
 
-def spans_in(whole: Part, num_bytes: int, least: int, *, is_given: bool) -> list[Span]:
+def spans_in(whole: Part, least: int) -> list[Span]:
     """Divide a file into parts of about `least` bytes; return [] to keep it whole.
 
-    `num_bytes` is the size of the file. Only Parquet, Arrow, `.ds`, and uncompressed
+    Only Parquet, Arrow, `.ds`, and uncompressed
     lines and JSON lines can be divided.
     """
     path, name, version = whole.path, whole.form, whole.version
+    num_bytes = whole.facts.size
     count = num_bytes // max(1, least)
     if count < 2 or is_compressed(path):
         return []
     if name == "json":
         with opened(path, version, ahead_to=0) as file:
             head = file.read(HEAD_BYTES)
-        name = format_of_head(path, name, head, is_given=is_given)
+        name = format_of_head(path, name, head, is_given=whole.is_given)
     if name == "ds":
         return divided_tokens(path, num_bytes, index_beside(path), least)
     if name in ("parquet", "arrow"):
@@ -231,18 +215,13 @@ def spans_in(whole: Part, num_bytes: int, least: int, *, is_given: bool) -> list
 
 
 def _documents_of(
-    path: str,
-    file: BinaryIO,
-    form: str,
-    fields: Fields,
-    span: Span | None,
-    *,
-    is_given: bool,
+    part: Part, file: BinaryIO, form: str, fields: Fields
 ) -> Iterator[object]:
     """Yield the documents of an opened file; for a bad one, perhaps an InputError.
 
-    `form` is not `ds`, whose index is another file.
+    `form` is what its first bytes say. It is not `ds`, whose index is another file.
     """
+    path, span = part.path, part.span
     lines = _located_lines(path, file, span)
     rows = (line for _, line in lines)
     match form:
@@ -255,7 +234,9 @@ def _documents_of(
         case "csv":
             yield from csv_documents(path, rows, fields)
         case "tsv":
-            yield from tsv_documents(path, rows, fields, may_be_quoted=not is_given)
+            yield from tsv_documents(
+                path, rows, fields, may_be_quoted=not part.is_given
+            )
         case "npy":
             yield from _array_rows(path, file)
         case "parquet":

@@ -22,7 +22,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from roxxel_store.arguments import other_arguments
 from roxxel_store.client import ObjectVersion
@@ -41,6 +41,19 @@ _SAMPLE_SIZE = 4096
 _COLUMNS = ("names", "sizes", "times", "samples")
 _ARGUMENTS = ("format", "field")
 _TOKENS_OF_DATATROVE = (".ds", ".ds.gz", ".ds.zst", ".ds.xz", ".ds.bz2")
+
+
+class Facts(NamedTuple):
+    """What is recorded of a file: its name without the folder, and its content.
+
+    For an object in a bucket, the digest is its tag, and the time is 0. For a stream,
+    only the name is known.
+    """
+
+    name: str
+    size: int
+    time_ns: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -66,8 +79,8 @@ class Inputs:
     left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @cached_property
-    def facts(self) -> list[list[Any]]:
-        """Name, size, time and digest of every file."""
+    def facts(self) -> list[Facts]:
+        """What is recorded of every file."""
         files = zip(self.paths, self.forms, strict=True)
         return [_facts_of(path, self.objects, form) for path, form in files]
 
@@ -88,11 +101,10 @@ class Inputs:
     @property
     def parts(self) -> list[Part]:
         """All inputs, each as a whole."""
+        is_given = self.form is not None
         files = zip(self.paths, self.forms, self.facts, strict=True)
         return [
-            Part(path, form, None, None, number, facts)
-            if (version := self.objects.get(path)) is None
-            else Part(path, form, None, version, number)
+            Part(path, form, is_given, number, facts, self.objects.get(path))
             for number, (path, form, facts) in enumerate(files)
         ]
 
@@ -103,7 +115,7 @@ class Inputs:
             return "the standard input"
         # A regular file has a digest, and an object a tag.
         files = zip(self.paths, self.facts, strict=True)
-        return next((path for path, (*_, digest) in files if not digest), None)
+        return next((path for path, facts in files if not facts.digest), None)
 
     @cached_property
     def folder(self) -> str:
@@ -118,19 +130,19 @@ class Inputs:
     @cached_property
     def source(self) -> list[str]:
         """The names of the first 100 inputs, and the number of further inputs."""
-        names = [name for name, *_ in self.facts[:_MAX_NAMES]]
+        names = [each.name for each in self.facts[:_MAX_NAMES]]
         more = len(self.facts) - len(names)
         return [*names, f"and {more} more"] if more else names
 
-    def first_change(self, facts: list[list[Any]]) -> str | None:
+    def first_change(self, recorded: Sequence[Sequence[Any]]) -> str | None:
         """Describe the first file that differs from recorded facts; None if equal."""
-        for number, (new, old) in enumerate(zip(self.facts, facts, strict=False)):
-            if new != old:
-                path = self.paths[number]
+        files = zip(self.paths, self.facts, recorded, strict=False)
+        for path, new, old in files:
+            if new != tuple(old):
                 sampled = _sampled(is_object=path in self.objects)
-                return _change(path, tuple(new), tuple(old), sampled)
-        if len(facts) != len(self.facts):
-            return f"{len(self.facts)} inputs are given, {len(facts)} recorded"
+                return _change(path, new, Facts(*old), sampled)
+        if len(recorded) != len(self.facts):
+            return f"{len(self.facts)} inputs are given, {len(recorded)} recorded"
         return None
 
     def difference(self, recorded: object) -> str:
@@ -170,42 +182,45 @@ class Inputs:
 class Part:
     """A file, or with `span` a part of the file; see `documents_in`.
 
-    `form` is the format that was given, or that its name says. `version` is the version
-    of an object in a bucket. `number` is the number of the file among all inputs.
-    `recorded` is the row of a file on a disk in `Inputs.facts`.
+    `form` is the format that its name says, unless the user has given it. `number` is
+    the number of the file among all inputs. `facts` are those of the whole file.
+    `version` is the version of an object in a bucket.
     """
 
     path: str
     form: str
-    span: Span | None = None
+    is_given: bool
+    number: int
+    facts: Facts
     version: ObjectVersion | None = None
-    number: int = 0
-    recorded: Sequence[Any] | None = None
+    span: Span | None = None
 
 
-def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...], sampled: str) -> str:
+def _change(what: str, new: Facts, old: Facts, sampled: str) -> str:
     """Describe how a file differs from its record; the digest covers `sampled`."""
-    name, size, _, sample = new
-    old_name, old_size, _, old_sample = old
-    if name != old_name:
-        return f"{what} is given instead of {old_name}"
-    if size != old_size:
-        return f"{what} has {size} bytes, {old_size} recorded"
-    if sample != old_sample:
-        index = " or its index" if name.endswith(_TOKENS_OF_DATATROVE) else ""
+    if new.name != old.name:
+        return f"{what} is given instead of {old.name}"
+    if new.size != old.size:
+        return f"{what} has {new.size} bytes, {old.size} recorded"
+    if new.digest != old.digest:
+        index = " or its index" if new.name.endswith(_TOKENS_OF_DATATROVE) else ""
         return f"{what} differs in its {sampled}{index}"
     return f"{what} was modified since"
 
 
-def check_unchanged(path: str, form: str, recorded: Sequence[Any]) -> None:
-    """Raise OSError if a file on a disk differs from its row in `Inputs.facts`."""
-    found = _facts_of(path, {}, form)
-    if found != [*recorded]:
-        sampled = _sampled(is_object=False)
-        change = _change("it", tuple(found), tuple(recorded), sampled)
+def check_unchanged(part: Part) -> None:
+    """Raise OSError if a file on a disk is not what it was when it was recorded.
+
+    An object needs no check, because every answer must have its version.
+    """
+    if part.version is not None:
+        return
+    found = _facts_of(part.path, {}, part.form)
+    if found != part.facts:
+        change = _change("it", found, part.facts, _sampled(is_object=False))
         raise OSError(
-            f"{path}: changed during the write ({change}), so nothing is committed; "
-            "write again when no program changes it"
+            f"{part.path}: changed during the write ({change}), so nothing is "
+            "committed; write again when no program changes it"
         )
 
 
@@ -213,7 +228,7 @@ def _sampled(*, is_object: bool) -> str:
     return "ETag, so it was replaced" if is_object else "first or last 4096 bytes"
 
 
-def file_name(path: str) -> str:
+def _file_name(path: str) -> str:
     """Return a file's name without the folder, the same in every locale."""
     return os.fsencode(Path(path).name).decode(errors="replace")
 
@@ -223,28 +238,25 @@ def _rows_step(number: int) -> int:
     return max(1, -(-number // _MAX_ROWS))
 
 
-def _facts_of(path: str, objects: Mapping[str, ObjectVersion], form: str) -> list[Any]:
-    """Return name, size, time and digest of a file; for a stream, only the name.
-
-    For an object, the tag stands in place of the digest, and the time is 0.
-    """
+def _facts_of(path: str, objects: Mapping[str, ObjectVersion], form: str) -> Facts:
     if path == "-":
-        return [path, 0, 0, ""]
+        return Facts(path, 0, 0, "")
     if path in objects:
         size, tag = objects[path]
-        return [file_name(path), size, 0, tag]
+        return Facts(_file_name(path), size, 0, tag)
     status = Path(path).stat()
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: is a folder; name the files in it")
     if not Path(path).is_file():
-        return [file_name(path), 0, 0, ""]
+        return Facts(_file_name(path), 0, 0, "")
     sample = _sample(path, status.st_size)
     index = f"{path}.index"
     if form == "ds" and Path(index).is_file():
         beside = Path(index).stat()
         facts = f" {beside.st_size} {beside.st_mtime_ns} "
         sample += facts.encode() + _sample(index, beside.st_size)
-    return [file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
+    digest = _digest(sample)
+    return Facts(_file_name(path), status.st_size, status.st_mtime_ns, digest)
 
 
 def _sample(path: str, num_bytes: int) -> bytes:
@@ -258,11 +270,11 @@ def _sample(path: str, num_bytes: int) -> bytes:
         raise OSError(error.errno, error.strerror, path) from error
 
 
-def _joined(group: list[list[Any]]) -> list[Any]:
+def _joined(group: list[Facts]) -> Facts:
     """Merge the rows of several files into one."""
     names, sizes, times, samples = zip(*group, strict=True)
     text = json.dumps([names, sizes, samples])
-    return [names[0], sum(sizes), max(times), _digest(text.encode())]
+    return Facts(names[0], sum(sizes), max(times), _digest(text.encode()))
 
 
 def _digest(data: bytes) -> str:

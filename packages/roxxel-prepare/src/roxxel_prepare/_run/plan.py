@@ -54,7 +54,7 @@ class Plan:
     """
 
     job: str
-    inputs: list[list[Any]]
+    inputs: Sequence[Sequence[Any]]
     units: list[list[Any]]
     base: str | None
     recipe: Recipe
@@ -127,20 +127,17 @@ class Unit:
         return [str(self), len(self.parts), start, stop]
 
 
-def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
+def units_of(inputs: Sequence[Part], unit_bytes: int = UNIT_BYTES) -> list[Unit]:
     """Group consecutive files into units, and divide large files into several units."""
-    sizes: list[int] = [size for _, size, *_ in inputs.facts]
-    least = max(unit_bytes, sum(sizes) // _MAX_UNITS)
-    return list(_units(inputs, sizes, least))
+    least = max(unit_bytes, sum(each.facts.size for each in inputs) // _MAX_UNITS)
+    return list(_units(inputs, least))
 
 
-def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
+def _units(inputs: Sequence[Part], least: int) -> Iterator[Unit]:
     waiting: list[Part] = []
     size = 0
-    parts = inputs.parts
-    every_spans = _divided_all(inputs, parts, sizes, least)
-    files = zip(parts, sizes, every_spans, strict=True)
-    for whole, num_bytes, spans in files:
+    for whole, spans in zip(inputs, _spans_of_all(inputs, least), strict=True):
+        num_bytes = whole.facts.size
         if not spans:
             waiting.append(whole)
             size += num_bytes
@@ -155,13 +152,11 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
         yield Unit(tuple(waiting), size)
 
 
-def _divided_all(
-    inputs: Inputs, parts: list[Part], sizes: list[int], least: int
-) -> Iterator[list[Span]]:
+def _spans_of_all(inputs: Sequence[Part], least: int) -> Iterator[list[Span]]:
     """Divide every file; reads the footers and indexes of many objects at a time."""
-    divided = partial(spans_in, least=least, is_given=inputs.form is not None)
-    if not inputs.objects:
-        yield from map(divided, parts, sizes)
+    divided = partial(spans_in, least=least)
+    if all(each.version is None for each in inputs):
+        yield from map(divided, inputs)
         return
     with ThreadPoolExecutor(_MOST_THREADS, "roxxel-plan") as pool:
-        yield from pool.map(divided, parts, sizes)
+        yield from pool.map(divided, inputs)

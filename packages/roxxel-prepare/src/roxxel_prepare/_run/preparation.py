@@ -115,7 +115,6 @@ def prepare(
     documents = Documents(
         inputs.parts,
         write.recipe.fields,  # with what renders chats
-        is_given=inputs.form is not None,
         skips_bad=recipe.skip_bad,
         folder=inputs.folder,
     )
@@ -162,7 +161,7 @@ def prepare(
 
 def _num_workers(inputs: Inputs) -> int:
     """Return a number of processes: one per core, or per 64 MiB of inputs if fewer."""
-    num_bytes: int = sum(size for _, size, *_ in inputs.facts)
+    num_bytes = sum(each.size for each in inputs.facts)
     return max(1, min(num_cores(), num_bytes // UNIT_BYTES))
 
 
@@ -205,7 +204,7 @@ class _Preparation:
             kept = _kept(write, self.inputs)
             if kept is not None:
                 return kept
-            units = units_of(self.inputs, self.unit_bytes)
+            units = units_of(self.documents.parts, self.unit_bytes)
             plan = self._plan(units, is_shared=part is not None)
             first, step = part or (0, 1)
             numbers = range(first, len(units), step)

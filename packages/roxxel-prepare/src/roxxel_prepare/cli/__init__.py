@@ -268,7 +268,7 @@ def _say_units(
         field=documents.field,
         outputs=[*_outputs(corpus, shards)],
     )
-    units = units_of(found, unit_bytes)
+    units = units_of(found.parts, unit_bytes)
     say(f"{'unit':>6} {'bytes':>14}  inputs")
     for number, unit in enumerate(units):
         say(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
