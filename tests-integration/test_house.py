@@ -97,7 +97,7 @@ def test_jobs_of_the_lower_house_pass_through_few_modules(tmp_path: Path) -> Non
     most = {
         "an array to a corpus": (20, 9),
         "an append": (21, 10),
-        "a text file to a shard": (33, 19),
+        "a text file to a shard": (33, 18),
         "phases to a sampler": (15, 6),
         "a state to a resumed sampler": (17, 11),
         "documents[i], warm": (6, 3),
