@@ -22,10 +22,10 @@ from roxxel_store.arguments import as_integer
 from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.listing import find_inputs
-from roxxel_prepare._run.plan import UNIT_BYTES, Plan
+from roxxel_prepare._run.plan import Plan
 from roxxel_prepare._run.preparation import PartSummary, commit_plan, prepare
 from roxxel_prepare._run.ray_runner import RayRunner
-from roxxel_prepare._run.runners import ProcessRunner, Progress
+from roxxel_prepare._run.runners import UNIT_BYTES, ProcessRunner, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

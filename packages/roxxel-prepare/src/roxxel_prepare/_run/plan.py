@@ -21,14 +21,12 @@ from roxxel_store import roxxel_command
 from roxxel_store.arguments import other_arguments
 
 from roxxel_prepare._inputs.documents import spans_in
+from roxxel_prepare._run.runners import UNIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from roxxel_prepare._inputs.input_record import Inputs, Part, Span
-
-UNIT_BYTES = 1 << 26
-"""Minimum size of a unit, unless the caller chooses another."""
 
 # Number of objects whose footers or indexes are read at the same time.
 _MOST_THREADS = 32

@@ -36,11 +36,11 @@ from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
-from roxxel_prepare._run.plan import UNIT_BYTES, Plan, units_of
+from roxxel_prepare._run.plan import Plan, units_of
 from roxxel_prepare._run.runners import (
+    UNIT_BYTES,
     ProcessRunner,
     UnitDone,
-    num_cores,
     run_units,
 )
 
@@ -139,7 +139,6 @@ def prepare(
             summary = write.run(documents, documents.metadata)
         else:
             job = _Preparation(write, inputs, unit_bytes, documents)
-            runner = runner or ProcessRunner(_num_workers(inputs))
             summary = job.run(runner, part, progress)
         return replace(
             summary, left_out=inputs.left_out, switched_off=write.switched_off
@@ -157,12 +156,6 @@ def prepare(
             f"{f', like the other inputs ({others})' if others else ''}; check the "
             "inputs"
         ) from error
-
-
-def _num_workers(inputs: Inputs) -> int:
-    """Return a number of processes: one per core, or per 64 MiB of inputs if fewer."""
-    num_bytes = sum(each.size for each in inputs.facts)
-    return max(1, min(num_cores(), num_bytes // UNIT_BYTES))
 
 
 def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
@@ -191,7 +184,7 @@ class _Preparation:
 
     def run(
         self,
-        runner: Runner,
+        runner: Runner | None,
         part: tuple[int, int] | None,
         progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
@@ -264,7 +257,7 @@ class _Preparation:
         plan: Plan,
         units: Sequence[Unit],
         numbers: Iterable[int],
-        runner: Runner,
+        runner: Runner | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
         """Write the units that are not done; raise the error of the first failure."""

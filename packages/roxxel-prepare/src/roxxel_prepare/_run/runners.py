@@ -32,6 +32,11 @@ from roxxel_store.screen import note, short_count, short_duration, short_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
+UNIT_BYTES = 1 << 26
+"""Minimum size of a unit, unless the caller chooses another. Smaller inputs are not
+worth another process.
+"""
+
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 _MOST_ALIKE = 8
@@ -149,7 +154,7 @@ def run_units(
     numbers: Sequence[int],
     done: Mapping[int, UnitDone],
     writer: Writer,
-    runner: Runner,
+    runner: Runner | None,
     progress: Callable[[Progress], None] | None,
 ) -> None:
     """Do the units that are not done; raise the error of the first unit that failed.
@@ -160,9 +165,11 @@ def run_units(
         numbers: The units to do.
         done: What the units count that are done.
         writer: Does a unit, in any process.
-        runner: Runs the writer.
+        runner: Runs the writer. Default: processes, one per core, or per 64 MiB of all
+            units if that is fewer.
         progress: Called before the first unit, and when a unit ends.
     """
+    runner = runner or _processes_for(units)
     missing = [number for number in numbers if number not in done]
     if done:
         note(f"{what}: {len(done)} of {len(numbers)} units are done already")
@@ -196,6 +203,11 @@ def run_units(
     if len(units) > 1:
         note(f"{what}: {_failure(state)}")
     raise errors[min(errors)]
+
+
+def _processes_for(units: Sequence[SizedUnit]) -> ProcessRunner:
+    num_bytes = sum(each.num_bytes for each in units)
+    return ProcessRunner(max(1, min(num_cores(), num_bytes // UNIT_BYTES)))
 
 
 def _naming(unit: SizedUnit, error: Exception) -> Exception:

@@ -29,9 +29,8 @@ from roxxel_store.urls import check_on_disk, expanded
 from roxxel_prepare._inputs.documents import documents_in
 from roxxel_prepare._inputs.listing import find_inputs
 from roxxel_prepare._run.files import check_part, runner_of
-from roxxel_prepare._run.plan import UNIT_BYTES
 from roxxel_prepare._run.preparation import PartSummary
-from roxxel_prepare._run.runners import ProcessRunner, num_cores, run_units
+from roxxel_prepare._run.runners import UNIT_BYTES, run_units
 from roxxel_prepare._scan.grams import LEAST_WORDS, NGRAM, Grams
 from roxxel_prepare._scan.searching import Searched, Searcher, units_of_corpus
 from roxxel_prepare._scan.words import number_hashes, words_of
@@ -134,12 +133,9 @@ def scan_corpus(
     searcher = Searcher(reader, tokenizer, grams, units, records)
     first, step = part or (0, 1)
     numbers = range(first, len(units), step)
-    runner = runner_of(workers, ray)
-    if runner is None:
-        size = reader.num_tokens * reader.dtype.itemsize
-        runner = ProcessRunner(max(1, min(num_cores(), size // UNIT_BYTES)))
     done = _done(records, numbers)
     what = _named(corpus)
+    runner = runner_of(workers, ray)
     run_units(what, units, numbers, done, searcher, runner, progress)
     if part is not None:
         return PartSummary(len(numbers))

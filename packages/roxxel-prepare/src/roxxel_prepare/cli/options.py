@@ -25,8 +25,7 @@ from roxxel_store.command import (
 
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._run.files import checked_buckets, checked_split
-from roxxel_prepare._run.plan import UNIT_BYTES
-from roxxel_prepare._run.runners import num_cores
+from roxxel_prepare._run.runners import UNIT_BYTES, num_cores
 
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 
