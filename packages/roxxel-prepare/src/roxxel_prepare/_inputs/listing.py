@@ -21,16 +21,16 @@ from roxxel_format.writing import CorpusFiles, Fields
 from roxxel_store.client import Bucket, ObjectVersion, bucket_of
 from roxxel_store.errors import BucketError
 from roxxel_store.files import in_natural_order, matches_in, matches_of
+from roxxel_store.records import parse_object
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_pattern, url_of
 
 from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
-from roxxel_prepare._inputs.input_file import InputError
+from roxxel_prepare._inputs.input_file import InputError, reason
 from roxxel_prepare._inputs.input_record import Inputs
-from roxxel_prepare._inputs.tables import files_of_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _SIDE_FILES = (".index", ".metadata", ".loss")
 _MOST_STATE_BYTES = 64 << 20
@@ -196,7 +196,7 @@ def _named(files: list[str]) -> str:
 
 def _found_files(path: str) -> _Found:
     if path != "-" and Path(path).is_dir():
-        names = files_of_dataset(path, lambda name: _content(Path(path, name)))
+        names = _files_of_dataset(path, lambda name: _content(Path(path, name)))
         if names is not None:
             if not names:
                 raise FileNotFoundError(
@@ -320,7 +320,7 @@ def _in_folder(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
         bucket = Bucket(url, DEFAULT_TIMEOUT_S)
         return bucket.get(name, most_bytes=_MOST_STATE_BYTES).data
 
-    names = files_of_dataset(url, content)
+    names = _files_of_dataset(url, content)
     if names is None:
         return url, listed
     found: dict[str, ObjectVersion] = {}
@@ -362,3 +362,41 @@ def _exists(url: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _files_of_dataset(
+    folder: str, read: Callable[[str], bytes | None]
+) -> list[str] | None:
+    """Return the names of Arrow files in a folder that `datasets` saved.
+
+    Returns None for other folders. `read` returns the content of a file in the folder;
+    None if there is no such file.
+
+    Raises:
+        InputError: The folder holds several splits, or its list of files is damaged.
+    """
+    if read("dataset_dict.json") is not None:
+        raise InputError(
+            f"{folder}: holds the splits of a DatasetDict; pass the folder of one "
+            "split, or of several"
+        )
+    state = read("state.json")
+    if state is None or read("dataset_info.json") is None:
+        return None
+    table = parse_object(
+        state, f"{folder}/state.json", "save the dataset again", InputError
+    )
+    try:
+        names = [str(each["filename"]) for each in table["_data_files"]]
+        mapped = table.get("_indices_data_files")
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}/state.json: does not list the files of a dataset "
+            f"({reason(error)}); save the dataset again"
+        ) from error
+    if mapped:
+        raise InputError(
+            f"{folder}: its rows are chosen by a file of indices; call "
+            "flatten_indices() on the dataset and save it again"
+        )
+    return names

@@ -18,18 +18,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from roxxel_format import ShardError
 from roxxel_format.foreign import parse_datatrove
-from roxxel_store.records import parse_object
 
 from roxxel_prepare._inputs.input_file import (
     InputError,
     as_seekable,
     library,
     naming_damage,
-    reason,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -42,44 +40,6 @@ _CONTINUATION = 0xFFFFFFFF
 _HEADER_TYPE, _BODY_LENGTH = 1, 3
 _RECORD_BATCH = 3
 _ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
-
-
-def files_of_dataset(
-    folder: str, read: Callable[[str], bytes | None]
-) -> list[str] | None:
-    """Return the names of Arrow files in a folder that `datasets` saved.
-
-    Returns None for other folders. `read` returns the content of a file in the folder;
-    None if there is no such file.
-
-    Raises:
-        InputError: The folder holds several splits, or its list of files is damaged.
-    """
-    if read("dataset_dict.json") is not None:
-        raise InputError(
-            f"{folder}: holds the splits of a DatasetDict; pass the folder of one "
-            "split, or of several"
-        )
-    state = read("state.json")
-    if state is None or read("dataset_info.json") is None:
-        return None
-    table = parse_object(
-        state, f"{folder}/state.json", "save the dataset again", InputError
-    )
-    try:
-        names = [str(each["filename"]) for each in table["_data_files"]]
-        mapped = table.get("_indices_data_files")
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder}/state.json: does not list the files of a dataset "
-            f"({reason(error)}); save the dataset again"
-        ) from error
-    if mapped:
-        raise InputError(
-            f"{folder}: its rows are chosen by a file of indices; call "
-            "flatten_indices() on the dataset and save it again"
-        )
-    return names
 
 
 def token_documents(
