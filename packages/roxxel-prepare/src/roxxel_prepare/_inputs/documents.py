@@ -3,8 +3,8 @@
 Several units of a write may share a large input, so an origin has the number of its
 input among all inputs of the write. A shard's metadata count documents by this number.
 
-Each format can be read in order. Where it can also be divided, its spans are told
-beside its reader: each document must belong to one span.
+Each format is read in order. A format that can be divided also tells its spans beside
+its reader, so that each document belongs to one span.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -31,9 +30,6 @@ from roxxel_prepare._inputs.formats import (
 from roxxel_prepare._inputs.input_file import (
     FormatError,
     InputError,
-    as_seekable,
-    library,
-    naming_damage,
 )
 from roxxel_prepare._inputs.input_record import check_unchanged
 from roxxel_prepare._inputs.opening import (
@@ -43,17 +39,17 @@ from roxxel_prepare._inputs.opening import (
 )
 from roxxel_prepare._inputs.row_documents import (
     array_documents,
-    batch_documents,
-    check_columns,
     csv_documents,
     json_document,
     tried,
     tsv_documents,
 )
 from roxxel_prepare._inputs.tables import (
+    arrow_documents,
     divided_batches,
+    divided_row_groups,
     divided_tokens,
-    record_batches,
+    parquet_documents,
     token_documents,
 )
 
@@ -205,7 +201,7 @@ def spans_in(whole: Part, least: int) -> list[Span]:
     if name == "ds":
         return divided_tokens(path, num_bytes, index_beside(path), least)
     if name in ("parquet", "arrow"):
-        divided = _divided_rows if name == "parquet" else divided_batches
+        divided = divided_row_groups if name == "parquet" else divided_batches
         with opened(path, version, ahead_to=0) as file:
             return divided(path, file, least)
     if name not in ("lines", "jsonl"):
@@ -240,9 +236,9 @@ def _documents_of(
         case "npy":
             yield from _array_rows(path, file)
         case "parquet":
-            yield from _parquet_rows(path, file, fields, span)
+            yield from parquet_documents(path, file, fields, span)
         case _:
-            yield from _arrow_rows(path, file, fields, span)
+            yield from arrow_documents(path, file, fields, span)
 
 
 def _line_documents(
@@ -279,85 +275,6 @@ def _located_lines(
         text = line if start else line.removeprefix(BYTE_ORDER_MARK)
         yield f"{path}: line at byte {start}", text
         start += len(line)
-
-
-def _parquet_table(path: str, file: BinaryIO) -> Any:
-    """Open a Parquet file; raise InputError if it is damaged."""
-    parquet = library("pyarrow.parquet", "parquet", path)
-    source = as_seekable(file)
-    with naming_damage(partial(_not_parquet, path)):
-        return parquet.ParquetFile(source, page_checksum_verification=True)
-
-
-def _not_parquet(path: str, why: str) -> str:
-    return f"{path}: not a Parquet file ({why}); copy it again or make it again"
-
-
-def _parquet_rows(
-    path: str, file: BinaryIO, fields: Fields, span: Span | None
-) -> Iterator[object]:
-    table = _parquet_table(path, file)
-    with naming_damage(partial(_not_parquet, path)):
-        names = list(table.schema_arrow.names)
-    check_columns(path, names, fields)
-    groups = range(*span) if span else range(table.metadata.num_row_groups)
-    first, stop = (
-        sum(table.metadata.row_group(each).num_rows for each in range(end))
-        for end in (groups.start, groups.stop)
-    )
-    row = first
-    for batch in _batches(path, table, fields, groups, (first, stop)):
-        yield from batch_documents(path, batch, fields, row)
-        row += batch.num_rows
-
-
-def _divided_rows(path: str, file: BinaryIO, least: int) -> list[Span]:
-    metadata = _parquet_table(path, file).metadata
-    spans: list[Span] = []
-    start = size = 0
-    for stop in range(1, metadata.num_row_groups + 1):
-        size += metadata.row_group(stop - 1).total_byte_size
-        if size >= least or stop == metadata.num_row_groups:
-            spans.append((start, stop))
-            start, size = stop, 0
-    return spans if len(spans) > 1 else []
-
-
-def _arrow_rows(
-    path: str, file: BinaryIO, fields: Fields, span: Span | None
-) -> Iterator[object]:
-    row = 0
-    for number, batch in enumerate(record_batches(path, file)):
-        if span is None or span[0] <= number < span[1]:
-            check_columns(path, batch.schema.names, fields)
-            yield from batch_documents(path, batch, fields, row)
-        row += batch.num_rows
-
-
-def _batches(
-    path: str, table: Any, fields: Fields, groups: range, rows: Span
-) -> Iterator[Any]:
-    """Yield the columns of documents in some row groups of Parquet, in batches."""
-    row, stop = rows
-
-    def damaged(why: str) -> str:
-        return (
-            f"{path}: damaged at or after row {row} ({why}); copy the file again or "
-            "make it again"
-        )
-
-    with naming_damage(damaged):
-        for group in groups:  # One iterator of all groups would keep their pages.
-            for batch in table.iter_batches(
-                columns=[*fields.names] or None, batch_size=256, row_groups=[group]
-            ):
-                yield batch
-                row += batch.num_rows
-    if row != stop:
-        raise InputError(
-            f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
-            "again or make it again"
-        )
 
 
 def _array_rows(path: str, file: BinaryIO) -> Iterator[object]:

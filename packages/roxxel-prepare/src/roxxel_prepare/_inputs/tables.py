@@ -1,10 +1,10 @@
-"""Read documents from files of other programs: `.ds` of datatrove, Arrow of `datasets`.
+"""Read documents from Parquet, from Arrow of `datasets`, and from `.ds` of datatrove.
 
-Both formats are divided without reading their documents: `.ds` by its index, Arrow by
-its record batches. pyarrow returns a batch of a stream only with its values, so this
-module reads the head of each message itself. For an Arrow stream of 245 MiB with 256
-batches it reads 41 KB in 2 ms, where pyarrow reads 257 MB in 250 ms, and far longer
-from a bucket.
+These are divided without reading their documents: Parquet by its footer, `.ds` by its
+index, Arrow by its record batches. pyarrow returns a batch of a stream only with its
+values, so this module reads the head of each message itself. For an Arrow stream of 245
+MiB with 256 batches it reads 41 KB in 2 ms, where pyarrow reads 257 MB in 250 ms, and
+far longer from a bucket.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from roxxel_prepare._inputs.input_file import (
     library,
     naming_damage,
 )
+from roxxel_prepare._inputs.row_documents import batch_documents, check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+    from roxxel_format.writing import Fields
 
     from roxxel_prepare._inputs.input_record import Span
 
@@ -86,7 +88,89 @@ def _parsed(
         raise InputError(str(error)) from None
 
 
-def record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
+def parquet_documents(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    """Yield the documents of a Parquet file; with a span, of some row groups."""
+    table = _parquet_table(path, file)
+    with naming_damage(partial(_not_parquet, path)):
+        names = list(table.schema_arrow.names)
+    check_columns(path, names, fields)
+    groups = range(*span) if span else range(table.metadata.num_row_groups)
+    first, stop = (
+        sum(table.metadata.row_group(each).num_rows for each in range(end))
+        for end in (groups.start, groups.stop)
+    )
+    row = first
+    for batch in _batches(path, table, fields, groups, (first, stop)):
+        yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
+
+
+def _batches(
+    path: str, table: Any, fields: Fields, groups: range, rows: Span
+) -> Iterator[Any]:
+    """Yield the columns of documents in some row groups of Parquet, in batches."""
+    row, stop = rows
+
+    def damaged(why: str) -> str:
+        return (
+            f"{path}: damaged at or after row {row} ({why}); copy the file again or "
+            "make it again"
+        )
+
+    with naming_damage(damaged):
+        for group in groups:  # One iterator of all groups would keep their pages.
+            for batch in table.iter_batches(
+                columns=[*fields.names] or None, batch_size=256, row_groups=[group]
+            ):
+                yield batch
+                row += batch.num_rows
+    if row != stop:
+        raise InputError(
+            f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
+            "again or make it again"
+        )
+
+
+def divided_row_groups(path: str, file: BinaryIO, least: int) -> list[Span]:
+    """Divide a Parquet file into ranges of row groups of at least `least` bytes."""
+    metadata = _parquet_table(path, file).metadata
+    spans: list[Span] = []
+    start = size = 0
+    for stop in range(1, metadata.num_row_groups + 1):
+        size += metadata.row_group(stop - 1).total_byte_size
+        if size >= least or stop == metadata.num_row_groups:
+            spans.append((start, stop))
+            start, size = stop, 0
+    return spans if len(spans) > 1 else []
+
+
+def _parquet_table(path: str, file: BinaryIO) -> Any:
+    """Open a Parquet file; raise InputError if it is damaged."""
+    parquet = library("pyarrow.parquet", "parquet", path)
+    source = as_seekable(file)
+    with naming_damage(partial(_not_parquet, path)):
+        return parquet.ParquetFile(source, page_checksum_verification=True)
+
+
+def _not_parquet(path: str, why: str) -> str:
+    return f"{path}: not a Parquet file ({why}); copy it again or make it again"
+
+
+def arrow_documents(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    """Yield the documents of an Arrow file or stream; with a span, of some batches."""
+    row = 0
+    for number, batch in enumerate(_record_batches(path, file)):
+        if span is None or span[0] <= number < span[1]:
+            check_columns(path, batch.schema.names, fields)
+            yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
+
+
+def _record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
     """Yield the record batches of an Arrow file or stream."""
     arrow = library("pyarrow", "parquet", path)
     seekable = as_seekable(file)
