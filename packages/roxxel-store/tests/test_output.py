@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_store import check_output, published
-from roxxel_store.output import Output, replace_file
+from roxxel_store.files import Output, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path

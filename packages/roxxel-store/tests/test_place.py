@@ -11,7 +11,7 @@ from roxxel_store.place import FilePlace, InBucket, OnDisk
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roxxel_store.output import Output
+    from roxxel_store.files import Output
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -10,8 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.files import in_parallel
-from roxxel_store.output import replace_file
+from roxxel_store.files import in_parallel, replace_file
 from roxxel_store.urls import checked_url
 
 from roxxel_ckpt._place.bucket import BucketFolder

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from roxxel_store.output import replace_file
+from roxxel_store.files import replace_file
 from roxxel_store.records import RecordKind
 from roxxel_store.urls import check_on_disk, expanded
 

@@ -14,7 +14,7 @@ from roxxel_store.extras import (
     modules_of,
     roxxel_command,
 )
-from roxxel_store.output import check_output, published
+from roxxel_store.files import check_output, published
 
 __all__ = [
     "BucketError",

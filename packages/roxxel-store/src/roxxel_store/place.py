@@ -22,10 +22,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roxxel_store.client import Bucket
-from roxxel_store.files import make_folder, names_in, read_file
+from roxxel_store.files import (
+    MAX_BYTES,
+    Output,
+    make_folder,
+    names_in,
+    read_file,
+    replace_file,
+    swap_file,
+)
 from roxxel_store.locks import held
-from roxxel_store.output import Output, replace_file, swap_file
-from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import check_writable
 

@@ -24,13 +24,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_store.files import read_file
+from roxxel_store.files import MAX_BYTES, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-MAX_BYTES = 1 << 28
-"""Maximum size of a record; the manifest of 100 000 shards has 19 million bytes."""
 
 GREATEST_NUMBER = 1e300
 """Numbers of this absolute value or more count as missing: charts would overflow."""

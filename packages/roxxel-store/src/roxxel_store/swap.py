@@ -39,10 +39,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from roxxel_store.client import Answer, Listed, Listing, ObjectVersion, Version
-from roxxel_store.files import read_file
+from roxxel_store.files import MAX_BYTES, read_file, swap_file
 from roxxel_store.locks import lock_folder, unlock_folder
-from roxxel_store.output import swap_file
-from roxxel_store.records import MAX_BYTES, RecordError, RecordKind
+from roxxel_store.records import RecordError, RecordKind
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from roxxel_store.arguments import as_integer
-from roxxel_store.files import in_parallel, read_file
-from roxxel_store.records import MAX_BYTES, as_json, is_count, parse_value
+from roxxel_store.files import MAX_BYTES, in_parallel, read_file
+from roxxel_store.records import as_json, is_count, parse_value
 
 from roxxel_ckpt._arrays.layout import LeafSpec
 from roxxel_ckpt._integrity import FileDigest, digests_from_json, problem_of

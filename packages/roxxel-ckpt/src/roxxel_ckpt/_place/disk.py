@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_store.files import (
+    MAX_BYTES,
     make_folder,
     mode_of,
     read_file,
@@ -39,7 +40,6 @@ from roxxel_store.files import (
     sync_folder,
     sync_tree,
 )
-from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import DiskFolder, Manifest, Writer, read_manifest, writer_of
 
 from roxxel_ckpt._arrays.layout import STATE

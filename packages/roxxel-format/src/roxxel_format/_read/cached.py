@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_store.errors import BucketError
+from roxxel_store.files import Output
 from roxxel_store.locks import tried
-from roxxel_store.output import Output
 
 from roxxel_format._read.blocks import is_undamaged
 from roxxel_format._read.files import Files, OpenFile

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     import numpy.typing as npt
-    from roxxel_store.output import Output
+    from roxxel_store.files import Output
 
 # Arguments of `mmap.mmap`. Before Python 3.13, a map keeps a second descriptor open.
 _OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store import roxxel_command
-from roxxel_store.files import matches_in, matches_of, read_file, visible
-from roxxel_store.records import MAX_BYTES
+from roxxel_store.files import MAX_BYTES, matches_in, matches_of, read_file, visible
 from roxxel_store.urls import UrlError, absolute, is_pattern, url_of
 
 from roxxel_format.errors import ShardError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from roxxel_store.output import Output
+from roxxel_store.files import Output
 
 from roxxel_format._spec.manifest import DIGEST_SIZE
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from roxxel_store import roxxel_command
-from roxxel_store.files import drafted_name, make_folder
-from roxxel_store.output import replace_file
+from roxxel_store.files import drafted_name, make_folder, replace_file
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
-from roxxel_store.files import matches_in, names_in, read_file, visible
-from roxxel_store.output import Output
+from roxxel_store.files import Output, matches_in, names_in, read_file, visible
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from roxxel_store.output import Output
+from roxxel_store.files import Output
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import (

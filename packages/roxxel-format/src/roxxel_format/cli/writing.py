@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from roxxel_store.command import Progress, UsageError, size
-from roxxel_store.output import Output
+from roxxel_store.files import Output
 from roxxel_store.screen import note, say, short_size, whole_count
 from roxxel_store.signature import given
 from roxxel_store.urls import url_of

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from roxxel_store.command import show_warning
-from roxxel_store.output import is_full
+from roxxel_store.files import is_full
 from roxxel_store.screen import note, short_count, short_duration, short_size
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from roxxel_format.scans import Evals, Scan
 from roxxel_format.texts import text_codec
 from roxxel_format.writing import Fields
 from roxxel_store.arguments import as_integer
-from roxxel_store.output import check_output
+from roxxel_store.files import check_output
 from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk, expanded
 

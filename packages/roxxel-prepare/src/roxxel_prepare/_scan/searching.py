@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from roxxel_format.texts import text_codec
-from roxxel_store.output import replace_file
+from roxxel_store.files import replace_file
 from roxxel_store.records import RecordError, RecordKind
 
 from roxxel_prepare._run.runners import UnitDone

@@ -34,9 +34,8 @@ from roxxel_ckpt import CheckpointBucketError, CheckpointWriteError
 from roxxel_ckpt.contents import SWAP_ERRORS, Contents, checkpoint_bucket
 from roxxel_ckpt.descriptions import fetch_descriptions
 from roxxel_curriculum.run_log import METRICS
-from roxxel_store.files import in_parallel, matches_in
+from roxxel_store.files import Output, in_parallel, matches_in
 from roxxel_store.locks import tried
-from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
 from roxxel_store.urls import checked_url
 

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum.run_log import METRICS
-from roxxel_store.files import make_folder
-from roxxel_store.output import replace_file
+from roxxel_store.files import make_folder, replace_file
 from roxxel_store.urls import bucket_url
 
 from roxxel_train._files.mirror import Mirror, holder, locked

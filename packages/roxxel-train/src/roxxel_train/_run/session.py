@@ -15,7 +15,7 @@ import jax
 from roxxel_ckpt.coordination import Channel
 from roxxel_curriculum.run_log import start_fields
 from roxxel_loader import device_stream
-from roxxel_store.output import replace_file
+from roxxel_store.files import replace_file
 
 from roxxel_train._files.records import CONFIG
 from roxxel_train._log.logger import Logger, WarningForwarder

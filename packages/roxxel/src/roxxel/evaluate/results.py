@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.output import replace_file
+from roxxel_store.files import replace_file
 from roxxel_store.records import RecordError, RecordKind
 from roxxel_train import RunFolderError
 

@@ -20,8 +20,8 @@ import numpy as np
 from flax import nnx
 from roxxel_store import missing_extra, published
 from roxxel_store.errors import reason_of
-from roxxel_store.files import matches_in, open_file, read_file
-from roxxel_store.records import MAX_BYTES, find_object, parse_object
+from roxxel_store.files import MAX_BYTES, matches_in, open_file, read_file
+from roxxel_store.records import find_object, parse_object
 from roxxel_store.urls import check_on_disk
 
 from roxxel.models._layers import frequencies

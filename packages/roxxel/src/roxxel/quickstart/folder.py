@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum import Phase, Schedule
-from roxxel_store.output import replace_file
+from roxxel_store.files import replace_file
 from roxxel_store.urls import check_on_disk
 from roxxel_train import RunFolder
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format.naming import names_of
-from roxxel_store.output import check_output, replace_file
+from roxxel_store.files import check_output, replace_file
 from roxxel_store.records import RecordKind
 from roxxel_store.screen import short_duration
 from roxxel_store.urls import absolute, expanded

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import jax
 import msgspec
 from msgspec import Struct, field
-from roxxel_store.files import read_file
-from roxxel_store.output import replace_file
+from roxxel_store.files import read_file, replace_file
 from roxxel_store.records import RecordKind
 from roxxel_store.urls import absolute
 from roxxel_train import RunFolderError

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_store.output import replace_file
+from roxxel_store.files import replace_file
 from roxxel_train import RunFolder
 
 from roxxel.config import config_text
