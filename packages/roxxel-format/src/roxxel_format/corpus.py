@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from roxxel_format._read.cached import CacheStatus
     from roxxel_format._read.columns import Column
     from roxxel_format._read.verify import VerifyReport
-    from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.input_totals import InputTotals
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.compact import Compaction
     from roxxel_format._write.place import OneFile, Place
     from roxxel_format._write.recipe import TokenizerBackend

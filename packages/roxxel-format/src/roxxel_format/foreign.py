@@ -33,6 +33,8 @@ from roxxel_format._read.item_files import (
 from roxxel_format._read.line import (
     Line,
     check_range,
+    check_readable_as,
+    holds_all,
     parse_index,
     parse_windows,
     result_dtype,
@@ -43,7 +45,7 @@ from roxxel_format._read.separators import (
     items_of,
     with_separator,
 )
-from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import stored_name
 from roxxel_format.errors import ShardError
 from roxxel_format.token_reader import TokenReader, sampled_fingerprint
 
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.item_files import Items
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._store.corpus_name import Filepath
 
 __all__ = [
@@ -196,14 +198,14 @@ class MappedTokens(TokenReader):
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
-        name = dtypes.stored_name(self.dtype)
-        if dtypes.holds_all(name, wanted):
+        name = stored_name(self.dtype)
+        if holds_all(name, wanted):
             return self._line.read(begins, length, wanted, out)
         stored = self._line.read(begins, length, self.dtype)
         values = None
         if self.dtype.kind in "biu":
             values = (int(stored.min()), int(stored.max())) if stored.size else (0, 0)
-        dtypes.check_readable_as(name, values, wanted)
+        check_readable_as(name, values, wanted)
         tokens = np.empty(stored.shape, wanted) if out is None else out
         tokens[...] = stored
         return tokens

@@ -31,7 +31,7 @@ from roxxel_format._write.tokenizers import encoded_ids, load, parsed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.tokenizers import Tokenizer
     from roxxel_format.token_reader import TokenReader
 

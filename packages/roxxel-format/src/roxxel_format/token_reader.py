@@ -24,7 +24,7 @@ from roxxel_format._read.line import (
     parse_windows,
 )
 from roxxel_format._read.spans import Spans, find_documents, rows_of
-from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._spec.layout import stored_name
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format.errors import ChecksumError
 
 _HINT_TOKENS = 1 << 20

@@ -22,7 +22,7 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.remote import run_later
-from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import column_dtype
 from roxxel_format._spec.manifest import DIGEST_SIZE, unit_of
 from roxxel_format._spec.texts import END_SIZE, are_ends
 from roxxel_format.errors import ShardError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._read.files import OpenFile, Piece
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._spec.manifest import ColumnTable
 
 _CHUNK_BYTES = 1 << 22
@@ -308,7 +308,7 @@ def _table_of(name: str, contents: Contents) -> ColumnTable:
 
 
 def _parse_dtype(name: str, table: ColumnTable, contents: Contents) -> np.dtype[Any]:
-    dtype = dtypes.column_dtype(table.dtype)
+    dtype = column_dtype(table.dtype)
     if dtype is None:
         raise ShardError(
             f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, "

@@ -15,9 +15,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.shard import FETCH_AGAIN, LOCAL, ShardMap
-from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
-from roxxel_format._spec.layout import FOOT_SIZE, Head, documents_span
+from roxxel_format._spec.layout import (
+    FOOT_SIZE,
+    Head,
+    documents_span,
+    item_size,
+    stored_dtype,
+    value_range,
+)
 from roxxel_format._spec.manifest import (
     BinTable,
     ColumnTable,
@@ -148,17 +154,17 @@ class Contents:
     @property
     def tokens_per_block(self) -> int:
         """Number of tokens in each block; the last block may have fewer."""
-        return self.block_size // dtypes.item_size(self.dtype_name)
+        return self.block_size // item_size(self.dtype_name)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a stored token, little-endian."""
-        return dtypes.stored_dtype(self.dtype_name)
+        return stored_dtype(self.dtype_name)
 
     @cached_property
     def token_range(self) -> tuple[int, int] | None:
         """Least and greatest token of an integer type; None for other types."""
-        if dtypes.value_range(self.dtype_name) is None:
+        if value_range(self.dtype_name) is None:
             return None
         return self.version.min_value, self.version.max_value
 

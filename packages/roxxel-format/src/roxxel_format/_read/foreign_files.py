@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from roxxel_store.files import open_file
 
 from roxxel_format._read.files import MappedFile
-from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import NAMES
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def parse_npy_header(
         ) from error
     if min(shape, default=0) < 0:
         raise ShardError(f"{path}: not a .npy file (shape {shape}); check the path")
-    if dtype.kind not in "biuf" or dtype.name not in dtypes.NAMES:
+    if dtype.kind not in "biuf" or dtype.name not in NAMES:
         raise ShardError(
             f"{path}: holds items of type {dtype.str!r}; save integers, floats or bools"
         )

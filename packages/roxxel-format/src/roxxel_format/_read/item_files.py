@@ -22,8 +22,7 @@ from roxxel_format._read.foreign_files import (
     parse_npy_header,
 )
 from roxxel_format._read.line import Line
-from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import is_shard_head
+from roxxel_format._spec.layout import is_shard_head, stored_name
 from roxxel_format._store.corpus_name import matching_files
 from roxxel_format.errors import ShardError
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import MappedFile
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._store.corpus_name import Filepath
 
 # The header of llm.c: 256 numbers of 4 bytes, of which the first three are its magic,
@@ -292,7 +291,7 @@ def _llm_c_items(file: MappedFile) -> Items | None:
 
 def _given_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return a dtype of tokens, little-endian unless it is big-endian."""
-    dtypes.stored_name(dtype)
+    stored_name(dtype)
     found = np.dtype(dtype)
     return found if found.byteorder == ">" else found.newbyteorder("<")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from functools import cache
 from operator import index as as_index
 from typing import (
     TYPE_CHECKING,
@@ -24,6 +25,7 @@ from typing import (
 import numpy as np
 
 from roxxel_format._read.files import MapCache, max_maps, register
+from roxxel_format._spec.layout import integer_range, stored_dtype, value_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import Piece
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
 
 _SIZE_CHECK_S = 0.01
 
@@ -237,6 +239,59 @@ def result_dtype(
     if dtype is not None and np.dtype(dtype) != out.dtype:
         raise ValueError(f"out has dtype {out.dtype}, but dtype={dtype}")
     return out.dtype
+
+
+def check_readable_as(
+    stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
+) -> None:
+    """Raise TypeError if `dtype` cannot hold the values; floats may be rounded.
+
+    `values` are the least and greatest stored integer; None for floats.
+    """
+    if holds_all(stored, dtype):
+        return
+    if values is None:
+        # Without ml_dtypes, bfloat16 items are raw bits in uint16, not numbers.
+        source = stored_dtype(stored)
+        fits = source.kind != "u" and dtype.kind in "fV" and _is_number(dtype)
+        fits = fits and np.can_cast(source, dtype, "same_kind")
+    else:
+        limits = _exact_range(dtype)
+        fits = limits is not None and limits[0] <= values[0] and values[1] <= limits[1]
+    if not fits:
+        of = f" of values {values[0]} to {values[1]}" if values else ""
+        raise TypeError(
+            f"{stored} tokens{of} cannot be read as {dtype}; read them as a wider dtype"
+        )
+
+
+def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype holds every value of the item type `stored`."""
+    source = stored_dtype(stored)
+    values, limits = value_range(stored), _exact_range(dtype)
+    if source == dtype:
+        return True
+    if values is None or limits is None:
+        # Known ranges are compared below, because numpy calls int64 to float64 "safe".
+        return _is_number(dtype) and np.can_cast(source, dtype, "safe")
+    return limits[0] <= values[0] and values[1] <= limits[1]
+
+
+@cache
+def _exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """Return the widest range of integers that a dtype represents without rounding.
+
+    None for bool, for dtypes that are not numeric, and for dtypes of ml_dtypes.
+    """
+    if dtype.kind in "fc":
+        exact = 2 ** (np.finfo(dtype).nmant + 1)
+        return -exact, exact
+    return integer_range(dtype)
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    # Dtypes of ml_dtypes have kind V, like raw bytes and structured dtypes.
+    return dtype.kind in "iufcV" and dtype.type is not np.void
 
 
 def check_range(start: int, stop: int, num_tokens: int) -> None:

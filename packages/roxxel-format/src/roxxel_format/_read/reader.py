@@ -17,6 +17,7 @@ from roxxel_format._read.columns import Column
 from roxxel_format._read.line import (
     Line,
     check_range,
+    check_readable_as,
     parse_index,
     parse_windows,
     result_dtype,
@@ -30,7 +31,6 @@ from roxxel_format._read.spans import (
     is_padding,
     ranges,
 )
-from roxxel_format._spec import dtypes
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
 
 Check = Literal["headers", "blocks"]
 
@@ -368,7 +368,7 @@ class CorpusReader:
         """Raise TypeError if a dtype cannot hold the tokens that shards declare."""
         if wanted not in self._held_by:
             contents = self.contents
-            dtypes.check_readable_as(contents.dtype_name, contents.token_range, wanted)
+            check_readable_as(contents.dtype_name, contents.token_range, wanted)
             self._held_by.add(wanted)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.line import Line
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
 
 _SEARCHED_ITEMS = 1 << 22
 

@@ -22,8 +22,7 @@ from roxxel_format.errors import ChecksumError, ShardError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._spec.layout import Head
+    from roxxel_format._spec.layout import Head, Tokens
 
 FETCH_AGAIN = "the bytes are damaged, so fetch or write this shard again"
 

@@ -1,4 +1,4 @@
-"""The layout of a shard: offsets of its sections, and the bytes of head and foot.
+"""The layout of a shard: its item type, its sections, and the bytes of head and foot.
 
 docs/format.md is the specification. Five numbers determine all offsets: item count,
 item size, block size, document count, and bytes of metadata.
@@ -11,13 +11,17 @@ no section can overlap another or leave the file.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import re
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from roxxel_format._spec import dtypes
+import numpy as np
+
 from roxxel_format._spec.manifest import (
     DIGEST_SIZE,
     ShardTable,
@@ -27,7 +31,32 @@ from roxxel_format.errors import NotAShardError, ShardError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
+    import numpy.typing as npt
+
+Tokens: TypeAlias = "npt.NDArray[Any]"
+
+TEXTS = "utf8"
+"""The dtype of a column of texts in a manifest; `_spec/texts.py` is its layout."""
+
+BFLOAT16 = "bfloat16"
+_CODES = {
+    "bool": "?",
+    "int8": "i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+}
+_ITEM_SIZES = {name: np.dtype(code).itemsize for name, code in _CODES.items()}
+_ITEM_SIZES[BFLOAT16] = 2
+NAMES = (*_CODES, BFLOAT16)
+_STRINGS = re.compile(r"S[1-9][0-9]{0,8}")
 
 _FORMAT_VERSION = 1
 _HEAD_MAGIC = b"\x89ROX\r\n\x1a\n"
@@ -73,7 +102,7 @@ class Head:
     @property
     def item_size(self) -> int:
         """Bytes of one item."""
-        return dtypes.item_size(self.dtype_name)
+        return item_size(self.dtype_name)
 
     def pack(self) -> bytes:
         """Return the 4096 bytes of the head."""
@@ -138,7 +167,7 @@ class Layout:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Item type, little-endian."""
-        return dtypes.stored_dtype(self.head.dtype_name)
+        return stored_dtype(self.head.dtype_name)
 
     @property
     def num_token_blocks(self) -> int:
@@ -159,7 +188,7 @@ class Layout:
     @property
     def value_range(self) -> tuple[int, int] | None:
         """Least and greatest item of an integer type; None for other types."""
-        if dtypes.value_range(self.head.dtype_name) is None:
+        if value_range(self.head.dtype_name) is None:
             return None
         return self.min_value, self.max_value
 
@@ -292,6 +321,68 @@ def check_block_size(block_size: int) -> None:
         )
 
 
+@cache
+def stored_dtype(name: str) -> np.dtype[Any]:
+    """Return the little-endian dtype of an item type, by its name.
+
+    `bfloat16` is `ml_dtypes.bfloat16` if ml_dtypes is installed, else `uint16` with the
+    same bits.
+    """
+    if name == BFLOAT16:
+        try:
+            ml_dtypes = importlib.import_module("ml_dtypes")
+        except ModuleNotFoundError:
+            return np.dtype("<u2")
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(_CODES[name])
+
+
+def column_dtype(name: str) -> np.dtype[Any] | None:
+    """Return the dtype of a column by its name; None if the name is unknown.
+
+    The name is an item type, bytes of a fixed length such as `S36`, or the name for
+    texts, whose dtype is object.
+    """
+    if name == TEXTS:
+        return np.dtype(object)
+    if name in NAMES:
+        return stored_dtype(name)
+    return np.dtype(name) if _STRINGS.fullmatch(name) else None
+
+
+def item_size(name: str) -> int:
+    """Return the size of an item in bytes."""
+    return _ITEM_SIZES[name]
+
+
+def stored_name(dtype: Any) -> str:
+    """Return the item type of a dtype; raise TypeError if a shard cannot hold it."""
+    if isinstance(dtype, str) and dtype == BFLOAT16:
+        return BFLOAT16
+    name = np.dtype(dtype).name
+    if name not in NAMES:
+        raise TypeError(
+            f"a shard cannot hold items of dtype {name}; use one of {', '.join(NAMES)}"
+        )
+    return name
+
+
+@cache
+def value_range(name: str) -> tuple[int, int] | None:
+    """Return the least and greatest value of an integer or bool type, or None."""
+    if name == "bool":
+        return 0, 1
+    return None if name == BFLOAT16 else integer_range(np.dtype(name))
+
+
+def integer_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """Return the least and greatest value of a dtype of integers, else None."""
+    if dtype.kind not in "iu":
+        return None
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
 def _crc_of_head(head: bytes) -> int:
     (crc,) = _CRC.unpack_from(head, HEAD_SIZE - _CRC.size)
     return crc
@@ -333,11 +424,9 @@ def _parse_head(head: bytes, path: str) -> Head:
             f"{path}: the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
             "the file is damaged, so fetch or write this shard again"
         )
-    _, version, size, raw_name, item_size, block_size, separator = _HEAD.unpack_from(
-        head
-    )
+    _, version, size, raw_name, width, block_size, separator = _HEAD.unpack_from(head)
     name = raw_name.rstrip(b"\0").decode("ascii", "replace")
-    if version != _FORMAT_VERSION or name not in dtypes.NAMES:
+    if version != _FORMAT_VERSION or name not in NAMES:
         raise ShardError(
             f"{path}: format version {version} with items of type {name!r}, which this "
             f"reader (version {_FORMAT_VERSION}) does not know; install a newer "
@@ -345,7 +434,7 @@ def _parse_head(head: bytes, path: str) -> Head:
         )
     if (
         size != HEAD_SIZE
-        or item_size != dtypes.item_size(name)
+        or width != item_size(name)
         or not _MIN_BLOCK_SIZE <= block_size <= _MAX_BLOCK_SIZE
         or block_size & (block_size - 1)
         or separator > MAX_SEPARATOR_LENGTH
@@ -354,7 +443,7 @@ def _parse_head(head: bytes, path: str) -> Head:
     ):
         raise ShardError(
             f"{path}: the head contradicts itself (head size {size}, item size "
-            f"{item_size} of {name}, block size {block_size}, separator length "
+            f"{width} of {name}, block size {block_size}, separator length "
             f"{separator}); write this shard again"
         )
     return Head(name, block_size, separator)
@@ -404,7 +493,7 @@ def _parse_foot(
 
 
 def _is_consistent(layout: Layout) -> bool:
-    limits = dtypes.value_range(layout.head.dtype_name)
+    limits = value_range(layout.head.dtype_name)
     low, high = layout.min_value, layout.max_value
     if limits is None or not layout.num_tokens:
         in_range = low == high == 0

@@ -21,8 +21,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store.records import RecordKind, checksum_of, sealed, unsealed
 
-from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
+from roxxel_format._spec.layout import (
+    FOOT_SIZE,
+    HEAD_SIZE,
+    NAMES,
+    check_block_size,
+    item_size,
+)
 from roxxel_format._spec.manifest import (
     DIGEST_SIZE,
     MIN_UNIT,
@@ -208,9 +213,9 @@ def _parsed(table: dict[str, Any]) -> Manifest:
     _check_order(parts, shards)
     name = table.get("dtype")
     block_size = _integer(table.get("block_size"), "block_size")
-    _check(type(name) is str and name in dtypes.NAMES, f"dtype {name!r:.100}")
+    _check(type(name) is str and name in NAMES, f"dtype {name!r:.100}")
     check_block_size(block_size)
-    _check_sizes(shards, dtypes.item_size(str(name)))
+    _check_sizes(shards, item_size(str(name)))
     tokenizer = table.get("tokenizer")
     kind = table.get("kind")
     _check(kind is None or kind in ("text", "tokens"), f"kind {kind!r:.100}")

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import BFLOAT16, stored_dtype, value_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
 
 
 class OutOfRangeError(ValueError):
@@ -87,8 +87,8 @@ class Caster:
         separator: tuple[int | float, ...] = (),
     ) -> None:
         self._name = name
-        self._dtype = dtypes.stored_dtype(name)
-        self._limits = dtypes.value_range(name)
+        self._dtype = stored_dtype(name)
+        self._limits = value_range(name)
         self._is_limited_by_dtype = vocab_size is None
         if vocab_size is not None:
             if self._limits is None or not 1 <= vocab_size <= self._limits[1] + 1:
@@ -122,12 +122,12 @@ class Caster:
     def _ending(self, separator: tuple[int | float, ...]) -> Tokens:
         for item in separator:
             if isinstance(item, float):
-                dtypes.check_float(item, self._name)
+                check_float(item, self._name)
         if not separator:
             return np.empty(0, self._dtype)
         try:
             items = np.array(separator)
-            if self._name == dtypes.BFLOAT16:
+            if self._name == BFLOAT16:
                 items = np.array(separator, np.uint16)
             elif self._limits is not None:
                 _check_range(items, self._limits)
@@ -145,8 +145,8 @@ class Caster:
             The ending in `dtype`; None if `dtype` cannot hold it exactly.
         """
         integers, ending = dtype.kind in "biu", self.ending
-        if self._name == dtypes.BFLOAT16:
-            possible = dtype.name in {dtypes.BFLOAT16, "uint16"}
+        if self._name == BFLOAT16:
+            possible = dtype.name in {BFLOAT16, "uint16"}
         elif self._limits is not None:
             possible = integers
         else:
@@ -157,7 +157,7 @@ class Caster:
                 f": dtype {dtype} cannot be stored as {self._name}; convert the "
                 "items, or write with a wider dtype",
             )
-        if self._name == dtypes.BFLOAT16:
+        if self._name == BFLOAT16:
             is_stored = dtype == self._dtype
             return ending if is_stored else ending.view(np.uint16).astype(dtype)
         with np.errstate(all="ignore"):
@@ -182,7 +182,7 @@ class Caster:
             return np.ascontiguousarray(tokens)
         if self._limits is not None:
             return tokens.astype(self._dtype)
-        if self._name == dtypes.BFLOAT16:
+        if self._name == BFLOAT16:
             return np.ascontiguousarray(tokens, "<u2").view(self._dtype)
         with np.errstate(over="ignore"):
             result = tokens.astype(self._dtype)
@@ -194,6 +194,18 @@ class Caster:
             index = int(np.argmax(wrong))
             raise OutOfRangeError(index, tokens[index])
         return result
+
+
+def check_float(separator: float, name: str) -> None:
+    """Raise TypeError for a float separator of items that are given as integers.
+
+    Items of `bfloat16` are given as their 16 bits.
+    """
+    if name == BFLOAT16 or value_range(name) is not None:
+        raise TypeError(
+            f"separator {separator!r} is not an integer, but {name} items are given as "
+            "integers; pass the item, for bfloat16 its 16 bits"
+        )
 
 
 def _check_range(items: Tokens, limits: tuple[int, int]) -> tuple[int, int]:

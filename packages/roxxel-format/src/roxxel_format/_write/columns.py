@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from roxxel_store.files import sync_folder
 
-from roxxel_format._spec import dtypes
-from roxxel_format._spec.dtypes import TEXTS
+from roxxel_format._spec.layout import TEXTS, column_dtype, stored_dtype, stored_name
 from roxxel_format._spec.manifest import ColumnTable, unit_of
 from roxxel_format._spec.manifest_file import is_column_name
 from roxxel_format._spec.texts import TextPacker
@@ -189,7 +188,7 @@ def _dtype_to_append(
             f"{name.pattern}: column {column!r} is per {old.per}, so values per {per} "
             f'cannot be appended; pass per="{old.per}"'
         )
-    stored = dtypes.column_dtype(old.dtype)
+    stored = column_dtype(old.dtype)
     if stored is None:
         raise ShardError(
             f"{name.pattern}: column {column!r} has dtype {old.dtype!r:.100}, which "
@@ -256,7 +255,7 @@ def _arrays(
             )
         stored = _encoded(first).dtype
     else:
-        stored = dtypes.stored_dtype(dtypes.stored_name(first.dtype))
+        stored = stored_dtype(stored_name(first.dtype))
     if not stored.itemsize:
         raise TypeError(f'dtype {stored} has no width; pass a dtype such as "S36"')
     return chain([] if first is None else [first], arrays), stored
@@ -275,7 +274,7 @@ def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
         return wanted
     if wanted.kind in "TO":  # `StringDType`, or strings as objects
         return np.dtype(object)
-    return dtypes.stored_dtype(dtypes.stored_name(wanted))
+    return stored_dtype(stored_name(wanted))
 
 
 def _flat(values: object, wanted: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
@@ -319,7 +318,7 @@ def _cast(
                 f"holds; {remedy}"
             )
         return np.ascontiguousarray(encoded.astype(dtype))
-    caster = Caster(dtypes.stored_name(dtype))
+    caster = Caster(stored_name(dtype))
     if dtype.kind in "biu" and values.dtype.kind == "f":
         raise TypeError(f"values of dtype {values.dtype} cannot be stored as {dtype}")
     try:
@@ -353,4 +352,4 @@ def _bytes_of(values: np.ndarray[Any, Any], packer: TextPacker) -> Any:
 def _name_of(dtype: np.dtype[Any]) -> str:
     if dtype.kind == "O":
         return TEXTS
-    return f"S{dtype.itemsize}" if dtype.kind == "S" else dtypes.stored_name(dtype)
+    return f"S{dtype.itemsize}" if dtype.kind == "S" else stored_name(dtype)

@@ -24,9 +24,8 @@ from roxxel_store.files import sync_folder
 
 from roxxel_format._read.columns import ColumnFiles
 from roxxel_format._read.opening import open_corpus
-from roxxel_format._spec.dtypes import TEXTS, item_size
 from roxxel_format._spec.input_totals import merged_inputs
-from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.layout import TEXTS, item_size, shard_table
 from roxxel_format._spec.manifest import BinTable, ColumnTable, ShardTable
 from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
     from roxxel_store.place import Stage
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._spec.layout import Layout
+    from roxxel_format._spec.layout import Layout, Tokens
     from roxxel_format._spec.manifest import Manifest, Version
     from roxxel_format._write.place import Place
 

@@ -13,7 +13,10 @@ import numpy as np
 from roxxel_store.errors import reason_of
 from roxxel_store.screen import note
 
-from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import (
+    stored_name,
+    value_range,
+)
 from roxxel_format._spec.manifest import tokenizer_identity
 from roxxel_format._write.casting import (
     Caster,
@@ -22,7 +25,7 @@ from roxxel_format._write.casting import (
     OutOfRangeError,
     number_array,
 )
-from roxxel_format._write.recipe import Separator
+from roxxel_format._write.recipe import Separator, separator_items
 from roxxel_format._write.rows import TO_END, EncodedRow, Row
 from roxxel_format._write.tokenizers import (
     chat_renderer,
@@ -34,7 +37,7 @@ from roxxel_format._write.tokenizers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.recipe import Fields, Recipe
     from roxxel_format._write.rows import Spans
     from roxxel_format._write.tokenizers import Tokenizer
@@ -62,7 +65,7 @@ def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
     separator = _decided(recipe.separator, tokenizer)
     stored = None if recipe.dtype is None else str(recipe.dtype)
     if stored is None and recipe.vocab_size is not None:
-        stored = dtypes.vocabulary_name(recipe.vocab_size)
+        stored = _vocabulary_name(recipe.vocab_size)
     decided = replace(recipe, separator=separator, stored=recipe.stored or stored)
     if tokenizer is None:
         return Intake(decided)
@@ -94,9 +97,7 @@ def _decided(separator: object, tokenizer: Tokenizer | None) -> float | bytes | 
     if isinstance(separator, str):
         if tokenizer is not None:
             return tokenizer.token(separator)
-        dtypes.separator_items(
-            separator, "uint8"
-        )  # Raises: only a tokenizer knows names.
+        separator_items(separator, "uint8")  # Raises: only a tokenizer knows names.
     return cast("float | bytes | None", separator)
 
 
@@ -181,7 +182,7 @@ class Intake:
 
     def ending(self) -> tuple[int | float, ...]:
         """Return the items that end each document; call it after the first document."""
-        return dtypes.separator_items(self.recipe.separator, str(self.dtype))
+        return separator_items(self.recipe.separator, str(self.dtype))
 
     def one_by_one(self) -> Intake:
         """Return an intake that encodes each text only when it is requested."""
@@ -194,7 +195,7 @@ class Intake:
         """Return whether the write has a document; call it after the first document."""
         if tokens.ndim != 1:
             return True
-        if dtypes.value_range(str(self.dtype)) is None:  # Cast as a reader finds them.
+        if value_range(str(self.dtype)) is None:  # Cast as a reader finds them.
             caster = Caster(str(self.dtype))
             try:
                 caster.check_source(tokens.dtype, 0)
@@ -399,7 +400,7 @@ class Intake:
     def _first_dtype(self, document: object, items: Tokens, number: int) -> str:
         if isinstance(document, (str, Encoded)) and self.tokenizer is not None:
             size = self.tokenizer.vocab_size
-            return dtypes.vocabulary_name(size) if size else "uint32"
+            return _vocabulary_name(size) if size else "uint32"
         if isinstance(document, (list, tuple)) and items.dtype.kind in "iu":
             return "uint32"
         is_list = isinstance(document, (list, tuple)) and items.dtype.kind == "f"
@@ -410,7 +411,7 @@ class Intake:
                 f" holds {items[0]} and no fraction, so it may hold ids that became "
                 'floats; pass integers, or pass dtype="float64" (--dtype)',
             )
-        return dtypes.stored_name(items.dtype)
+        return stored_name(items.dtype)
 
 
 def _not_encoded(error: Exception) -> str:
@@ -466,6 +467,13 @@ def _joined(parts: list[Any]) -> Tokens:
     """Concatenate arrays; an empty array does not affect the dtype."""
     filled = [part for part in parts if part.size]
     return np.concatenate(filled) if filled else parts[0]
+
+
+def _vocabulary_name(vocab_size: int) -> str:
+    """Return the smaller of uint16 and uint32 that holds ids below `vocab_size`."""
+    if not 1 <= vocab_size <= 2**32:
+        raise ValueError(f"vocab_size must be in [1, 2**32], got {vocab_size}")
+    return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 def _type_name(document: object) -> str:

@@ -19,13 +19,18 @@ import numpy as np
 from roxxel_store import roxxel_command
 from roxxel_store.arguments import as_integer
 
-from roxxel_format._spec.dtypes import TEXTS, separator_items, stored_name
 from roxxel_format._spec.layout import (
+    BFLOAT16,
+    TEXTS,
     check_block_size,
+    item_size,
     metadata_json,
     shard_size_bound,
+    stored_dtype,
+    stored_name,
 )
 from roxxel_format._spec.manifest import MIN_UNIT, tokenizer_identity
+from roxxel_format._write.casting import check_float
 from roxxel_format._write.rows import LOSS_MASK, Origin, Row, parse_id
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._spec.manifest import Manifest
     from roxxel_format._write.rows import Spans
 
@@ -496,6 +501,44 @@ class Recipe:
 
 
 _DECIDED = ("tokenizer_record", "encoder", "tokenizer_file", "stored", "kind")
+
+
+def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
+    """Return the items that end each document; empty if `separator` is None.
+
+    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
+    item.
+    """
+    if separator is None:
+        return ()
+    if isinstance(separator, bytes):
+        return _separator_from_bytes(separator, name)
+    is_number = isinstance(separator, (int, float))
+    if not is_number or (isinstance(separator, bool) and name != "bool"):
+        raise TypeError(
+            f"separator must be a token, bytes or None, got {separator!r}; "
+            "encode text first"
+        )
+    if isinstance(separator, float):
+        check_float(separator, name)
+    return (separator,)
+
+
+def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...]:
+    size = item_size(name)
+    if not separator or (len(separator) > size and len(separator) % size):
+        raise ValueError(
+            f"separator {separator!r} has {len(separator)} bytes; use up to {size} "
+            f"bytes or whole items of {name} ({size} bytes each)"
+        )
+    filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
+    dtype = np.dtype("<u2") if name == BFLOAT16 else stored_dtype(name)
+    if name == "bool" and max(filled) > 1:
+        raise ValueError(
+            f"separator {separator!r} holds bytes other than 0 and 1, the only ones "
+            "of a bool"
+        )
+    return tuple(np.frombuffer(filled, dtype).tolist())
 
 
 def parse_separator(recorded: Any) -> Any:

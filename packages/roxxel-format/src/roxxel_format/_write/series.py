@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._spec.input_totals import InputCounts
-from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.layout import shard_table, stored_dtype
 from roxxel_format._spec.manifest import BinTable
 from roxxel_format._version import __version__
 from roxxel_format._write.casting import (
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._spec.layout import Layout
+    from roxxel_format._spec.layout import Layout, Tokens
     from roxxel_format._spec.manifest import ShardTable
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.new_columns import NewColumns

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from roxxel_store.files import Output
 
-from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import (
     DEFAULT_BLOCK_SIZE,
     MAX_SEPARATOR_LENGTH,
@@ -30,6 +29,8 @@ from roxxel_format._spec.layout import (
     digests,
     metadata_json,
     shard_size_bound,
+    stored_dtype,
+    stored_name,
 )
 from roxxel_format._write import casting
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
 
 _STAGE_SIZE = 1 << 22
 
@@ -93,11 +94,11 @@ class ShardWriter:
                     f"separator has {len(separator)} items, more than "
                     f"{MAX_SEPARATOR_LENGTH}; use a shorter separator"
                 )
-            name = dtypes.stored_name(dtype)
+            name = stored_name(dtype)
             self.metadata: dict[str, Any] = dict(metadata or {})
             self._metadata_size = len(metadata_json(self.metadata))
             self._head = Head(name, block_size, len(separator))
-            self._dtype = dtypes.stored_dtype(name)
+            self._dtype = stored_dtype(name)
             self._caster = casting.Caster(name, vocab_size, separator)
             self._first_document = first_document
             self._ends = array("Q")

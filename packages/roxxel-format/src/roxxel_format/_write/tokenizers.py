@@ -32,7 +32,7 @@ from roxxel_format._write.sampling import check_repeats, without_sampling
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.rows import Spans
 
 Encode = Callable[[str], Any]

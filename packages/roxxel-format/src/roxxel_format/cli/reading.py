@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.input_totals import InputTotals
+    from roxxel_format._spec.layout import Tokens
 
 _MOST_INPUTS = 10
 """Maximum number of input files that `info` lists one by one."""
