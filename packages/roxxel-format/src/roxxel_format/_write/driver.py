@@ -10,14 +10,16 @@ them: it compares and replaces the manifest, on a disk as in a bucket.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from roxxel_store import roxxel_command
+from roxxel_store.arguments import other_arguments
 from roxxel_store.files import drafted_name, make_folder, replace_file
-from roxxel_store.screen import note
+from roxxel_store.screen import counted, note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._spec.kept_tokenizer import (
@@ -28,17 +30,16 @@ from roxxel_format._spec.kept_tokenizer import (
 )
 from roxxel_format._spec.manifest import BinTable, Manifest, NewShards
 from roxxel_format._write.casting import NoDocumentsError
-from roxxel_format._write.existing import check_kept, for_corpus, say_kept
 from roxxel_format._write.intake import (
     Encoded,
     intake_of,
     load_intake,
     load_tokenizer,
 )
-from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import OneFile, place_of
-from roxxel_format._write.recipe import Chat
-from roxxel_format._write.series import ShardSeries
+from roxxel_format._write.recipe import Chat, Recipe, Side, parse_separator
+from roxxel_format._write.rows import LOSS_MASK
+from roxxel_format._write.series import ShardSeries, write_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName, Filepath
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.place import Place
-    from roxxel_format._write.recipe import Recipe
     from roxxel_format._write.series import Arrange
     from roxxel_format._write.summary import WriteSummary
     from roxxel_format._write.tokenizers import Tokenizer
@@ -59,6 +59,14 @@ _WRITE_AGAIN = (
     "so this write was discarded; to replace the other, write again with "
     'exist="replace"'
 )
+
+
+_MADE_BY = {
+    "id": "document_id (--document-id)",
+    "path": "path=True (--path)",
+    LOSS_MASK: "prompt and completion (--prompt, --completion) or chat (--chat)",
+}
+"""What makes a column of a write."""
 
 
 class CorpusWrite:
@@ -151,7 +159,7 @@ class CorpusWrite:
         manifest = corpus.existing()
         if manifest is None:
             return None
-        check_kept(manifest, self.recipe.recorded, self.what, of_inputs)
+        _check_kept(manifest, self.recipe.recorded, self.what, of_inputs)
         shards = manifest.shards.names
         missing = {*shards} - corpus.files.sizes(shards).keys()
         if missing:
@@ -201,7 +209,7 @@ class CorpusWrite:
         """
         end = self.place.end
         if end.versions and self.recipe.exist != "replace":
-            self.recipe = for_corpus(self.recipe, end, self.what)
+            self.recipe = _for_corpus(self.recipe, end, self.what)
 
     def has_appended(self) -> bool:
         """Return whether the corpus has the documents of the same inputs already.
@@ -212,7 +220,7 @@ class CorpusWrite:
         found = self.corpus.existing() if self.recipe.exist == "append" else None
         if found is None:
             return False
-        for_corpus(self.recipe, found, self.what)
+        _for_corpus(self.recipe, found, self.what)
         inputs = [each.arguments.get("inputs") for each in found.versions]
         return self.recipe.inputs in inputs
 
@@ -278,7 +286,7 @@ class CorpusWrite:
         kept = self.kept()
         if kept is not None:
             if self.recipe.inputs is None:
-                say_kept(self.what, kept, self.recipe, data)
+                _say_kept(self.what, kept, self.recipe, data)
             return kept
         if isinstance(self.corpus, OneFile):
             return self._written_file(self.corpus, data, ending)
@@ -416,61 +424,6 @@ class WriteJob:
         return self.unit(place, number, documents, dict)
 
 
-def write_shards(
-    place: Place,
-    intake: Intake,
-    new_path: Callable[[Path], Path],
-    documents: Iterable[object],
-    ending: Callable[[], Mapping[str, object]] | None = None,
-    *,
-    arrange: Arrange | None = None,
-    discards: bool = False,
-) -> NewShards:
-    """Write documents as shards at a place; return what the commit needs.
-
-    Args:
-        place: The place of the corpus.
-        intake: Converts the documents, by the recipe of the write.
-        new_path: Returns the path of the next shard in a folder.
-        documents: The documents; with `ending`, rows with an origin.
-        ending: Returns metadata for the last shard, after the last document.
-        arrange: Returns the documents in the order in which to write them.
-        discards: Whether to delete finished shards after an error.
-
-    Returns:
-        The shards; none if there are no documents.
-    """
-    with place.files.stage() as folder:
-        columns, made = None, intake.recipe.fields.columns
-        if made:
-            columns = NewColumns(made, place.name, folder.publish)
-        series = ShardSeries(
-            place.pattern,
-            lambda: new_path(folder.path),
-            intake,
-            {},
-            columns=columns,
-            on_closed=folder.publish,
-        )
-        try:
-            series.write_all(documents, ending, arrange)
-        except NoDocumentsError:
-            return NewShards()
-        except BaseException:
-            series.abort()
-            if discards:
-                paths = [*series.paths, *(columns.paths if columns else ())]
-                place.discard_unlisted(path.name for path in paths)
-            raise
-    return NewShards(
-        series.table,
-        columns.tables if columns else {},
-        intake.dtype,
-        intake.kind,
-        series.bins,
-    )
-
-
 def commit(
     recipe: Recipe,
     place: Place,
@@ -540,7 +493,7 @@ def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:
     """Return a manifest of only the new shards, for an append to add."""
     end = place.end if recipe.exist == "append" else Manifest()
     if end.versions:
-        for_corpus(recipe, end, place.pattern)
+        _for_corpus(recipe, end, place.pattern)
         if place.lists(new.shards.names[:1]):
             raise FileExistsError(
                 f"{place.folder}{new.shards.names[0]}: another process committed the "
@@ -591,3 +544,166 @@ def _why_no_file(recipe: Recipe, *, is_several: bool) -> str:
     if recipe.may_make_several:
         return 'max_shard_bytes and exist="append", which add shards, cannot write it'
     return "several processes cannot write it" if is_several else ""
+
+
+def _for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
+    """Return the recipe of an append, with item type and kind of the corpus `what`.
+
+    Raises:
+        FileExistsError: The write may not change the corpus.
+        ValueError: The documents do not fit the corpus.
+    """
+    if recipe.exist != "append":
+        raise FileExistsError(
+            f'{what}: the corpus exists already; use exist="keep", '
+            'exist="replace" or exist="append", or write elsewhere'
+        )
+    stored, kind = str(manifest.dtype_name), manifest.kind
+    decided, bins = recipe.decided(stored, kind), manifest.bins
+    facts = {
+        "dtype": (stored, decided.stored),
+        "content": (kind, decided.kind if kind else None),
+        "separator": ([*manifest.separator], [*decided.ending]),
+        "pack": (None if bins is None else bins.unit, recipe.pack),
+    }
+    for name, (old, new) in facts.items():
+        if old != new:
+            raise ValueError(
+                f"{what}: its {name} is {old}, but {new} of the new documents; append "
+                f"with the same {name}, or write another corpus"
+            )
+    if manifest.tokenizer != recipe.tokenizer_record:
+        raise ValueError(
+            f"{what}: was written with another tokenizer; append with the same "
+            "tokenizer, or write another corpus"
+        )
+    _check_split(manifest, recipe.side, what)
+    _check_columns(manifest, recipe.fields.columns, recipe.without_columns, what)
+    for name, (per, dtype) in recipe.fields.columns.items():
+        old = manifest.columns[name]
+        if (old.per, old.dtype) != (per, dtype):
+            raise ValueError(
+                f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
+                f"{dtype} per {per} cannot be appended; replace that column with "
+                "write_column, or write another corpus"
+            )
+    return decided
+
+
+def _check_kept(
+    manifest: Manifest,
+    arguments: Mapping[str, Any],
+    what: str,
+    of_inputs: Callable[[object], str] | None,
+) -> None:
+    """Check that a write with `exist="keep"` may keep a corpus.
+
+    Raises FileExistsError if a version of the corpus was made with other arguments.
+    `of_inputs` describes how recorded inputs differ from those of this write.
+    """
+    versions = manifest.versions
+    for number, version in enumerate(versions, 1):
+        if version.arguments == arguments:
+            continue
+        which = f"version {number} of {len(versions)} was " if len(versions) > 1 else ""
+        found = _difference(version.arguments, arguments, of_inputs)
+        raise FileExistsError(
+            f'{what}: {which}{found}; use exist="append" to add documents, write '
+            'elsewhere, or use exist="replace", which deletes the shards from under '
+            "every run that trains on them"
+        )
+
+
+def _difference(
+    recorded: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    of_inputs: Callable[[object], str] | None,
+) -> str:
+    """Describe how the arguments of a write differ from the recorded arguments."""
+    if not recorded:
+        return "made with other arguments (not recorded)"
+    # Inputs are too long for a message, so only what differs of them is said.
+    past, now = (
+        {
+            name: _as_given(name, value)
+            for name, value in each.items()
+            if name != "inputs" or of_inputs is None
+        }
+        for each in (recorded, arguments)
+    )
+    pairs = other_arguments(past, now)
+    if not pairs and of_inputs is not None and "inputs" in recorded:
+        return of_inputs(recorded["inputs"])
+    return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
+
+
+def _as_given(name: str, value: Any) -> Any:
+    """Return a recorded argument as the caller gives it."""
+    if name == "split" and value is not None:
+        return f"{value[0]}={value[1]}".removeprefix("=")
+    return parse_separator(value) if name == "separator" else value
+
+
+def _say_kept(what: str, kept: WriteSummary, recipe: Recipe, data: object) -> None:
+    """Print what a write with `exist="keep"` kept, and that it read no documents.
+
+    Warns if `data`, as given to the write, has another number of documents. The warning
+    names the line in the user's program.
+    """
+    said = (
+        f"kept {kept.num_tokens:,} tokens of {what}; the documents given were not read "
+        '(exist="replace" writes them)'
+    )
+    count = len(cast("Sequence[object]", data)) if isinstance(data, Sequence) else None
+    if count in {None, kept.num_documents} or recipe.pack is not None:
+        note(said)
+    else:
+        warnings.warn(
+            f"{said}, although {counted(count or 0, 'document')} "
+            f"{'is' if count == 1 else 'are'} given, and not {kept.num_documents:,}",
+            stacklevel=4,
+        )
+
+
+def _check_split(manifest: Manifest, new: Side | None, what: str) -> None:
+    """Raise ValueError unless a corpus and new documents are on one side of a split.
+
+    Otherwise the corpus could get documents that it held out, or on which others train.
+    """
+    old = Side.of(manifest)
+    if (old and old[1:]) == (new and new[1:]):
+        return
+    if old is None:
+        raise ValueError(
+            f"{what}: was not divided by a split, so a side of one cannot be appended; "
+            "write another corpus"
+        )
+    raise ValueError(
+        f"{what}: is one side of a split, and other documents could be those of the "
+        f"other side; {old.how_to_append()}"
+    )
+
+
+def _check_columns(
+    manifest: Manifest, columns: Iterable[str], without: Iterable[str], what: str
+) -> None:
+    """Raise ValueError unless new documents bring exactly the columns of a corpus.
+
+    A column that only some shards have cannot be read.
+    """
+    for name in columns:
+        if name not in manifest.columns:
+            raise ValueError(
+                f"{what}: has no column {name!r}, so that of the new documents could "
+                f"not be read; leave {_MADE_BY.get(name, name)} out, write another "
+                f"corpus, or first write the column with write_column({name!r}, ...)"
+            )
+    for name in manifest.columns:
+        if name not in {*columns, *without}:
+            option = f"pass {_MADE_BY[name]}, or " if name in _MADE_BY else "pass "
+            raise ValueError(
+                f"{what}: has a column {name!r}, which could not be read any more "
+                f"without values for the new documents; {option}"
+                f"without_columns=[{name!r}] (--without-columns {name}), and then "
+                f'write the values with write_column({name!r}, ..., exist="append")'
+            )
