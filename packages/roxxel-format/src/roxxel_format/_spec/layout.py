@@ -375,6 +375,18 @@ def value_range(name: str) -> tuple[int, int] | None:
     return None if name == BFLOAT16 else integer_range(np.dtype(name))
 
 
+def check_float(separator: float, name: str) -> None:
+    """Raise TypeError for a float separator of items that are given as integers.
+
+    Items of `bfloat16` are given as their 16 bits.
+    """
+    if name == BFLOAT16 or value_range(name) is not None:
+        raise TypeError(
+            f"separator {separator!r} is not an integer, but {name} items are given as "
+            "integers; pass the item, for bfloat16 its 16 bits"
+        )
+
+
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Return the least and greatest value of a dtype of integers, else None."""
     if dtype.kind not in "iu":

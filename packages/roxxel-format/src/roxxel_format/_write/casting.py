@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from roxxel_format._spec.layout import BFLOAT16, stored_dtype, value_range
+from roxxel_format._spec.layout import BFLOAT16, check_float, stored_dtype, value_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -194,18 +194,6 @@ class Caster:
             index = int(np.argmax(wrong))
             raise OutOfRangeError(index, tokens[index])
         return result
-
-
-def check_float(separator: float, name: str) -> None:
-    """Raise TypeError for a float separator of items that are given as integers.
-
-    Items of `bfloat16` are given as their 16 bits.
-    """
-    if name == BFLOAT16 or value_range(name) is not None:
-        raise TypeError(
-            f"separator {separator!r} is not an integer, but {name} items are given as "
-            "integers; pass the item, for bfloat16 its 16 bits"
-        )
 
 
 def _check_range(items: Tokens, limits: tuple[int, int]) -> tuple[int, int]:

@@ -37,8 +37,7 @@ from roxxel_format._write.intake import (
     load_tokenizer,
 )
 from roxxel_format._write.place import OneFile, place_of
-from roxxel_format._write.recipe import Chat, Recipe, Side, parse_separator
-from roxxel_format._write.rows import LOSS_MASK
+from roxxel_format._write.recipe import LOSS_MASK, Chat, Recipe, Side, parse_separator
 from roxxel_format._write.series import ShardSeries, write_shards
 
 if TYPE_CHECKING:

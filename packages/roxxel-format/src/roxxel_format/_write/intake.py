@@ -25,8 +25,13 @@ from roxxel_format._write.casting import (
     OutOfRangeError,
     number_array,
 )
-from roxxel_format._write.recipe import Separator, separator_items
-from roxxel_format._write.rows import TO_END, EncodedRow, Row
+from roxxel_format._write.recipe import (
+    TO_END,
+    EncodedRow,
+    Row,
+    Separator,
+    separator_items,
+)
 from roxxel_format._write.tokenizers import (
     chat_renderer,
     chat_tokenizer,
@@ -38,8 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._write.recipe import Fields, Recipe
-    from roxxel_format._write.rows import Spans
+    from roxxel_format._write.recipe import Fields, Recipe, Spans
     from roxxel_format._write.tokenizers import Tokenizer
 
 _BATCH_TEXTS = 256

@@ -12,14 +12,14 @@ from roxxel_store.files import sync_folder
 from roxxel_format._spec.manifest import ColumnTable
 from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.column_output import ColumnOutput
-from roxxel_format._write.rows import LOSS_MASK
+from roxxel_format._write.recipe import LOSS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
-    from roxxel_format._write.rows import EncodedRow
+    from roxxel_format._write.recipe import EncodedRow
 
 _BUFFER_BYTES = 1 << 20
 

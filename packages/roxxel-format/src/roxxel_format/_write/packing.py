@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from roxxel_format._write.casting import DocumentError, OutOfRangeError
-from roxxel_format._write.rows import EncodedRow, Row
+from roxxel_format._write.recipe import EncodedRow, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.casting import Caster
-    from roxxel_format._write.rows import Spans
+    from roxxel_format._write.recipe import Spans
 
 _CAST_TOKENS = 1 << 20
 _NO_ROW = Row(None)

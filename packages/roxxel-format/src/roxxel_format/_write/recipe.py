@@ -3,17 +3,29 @@
 The call makes a recipe, which checks itself. `CorpusWrite` adds what the tokenizer, the
 corpus and the first document decide. Then the recipe travels whole: to the processes
 that write shards, into the plan of a preparation, and to the commit, which records it
-in the manifest.
+in the manifest. `Fields`, one of the arguments, makes a `Row` of each row of an input.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast, get_args
+from operator import index
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    cast,
+    get_args,
+)
 
 import numpy as np
 from roxxel_store import roxxel_command
@@ -23,6 +35,7 @@ from roxxel_format._spec.layout import (
     BFLOAT16,
     TEXTS,
     check_block_size,
+    check_float,
     item_size,
     metadata_json,
     shard_size_bound,
@@ -30,8 +43,6 @@ from roxxel_format._spec.layout import (
     stored_name,
 )
 from roxxel_format._spec.manifest import MIN_UNIT, tokenizer_identity
-from roxxel_format._write.casting import check_float
-from roxxel_format._write.rows import LOSS_MASK, Origin, Row, parse_id
 
 if TYPE_CHECKING:
     import os
@@ -41,7 +52,13 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.layout import Tokens
     from roxxel_format._spec.manifest import Manifest
-    from roxxel_format._write.rows import Spans
+
+LOSS_MASK = "loss_mask"
+Spans: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Ranges `[start, stop)`, in order."""
+
+TO_END = sys.maxsize
+"""The stop of a span that includes the document's separators."""
 
 Exist = Literal["keep", "replace", "append", "error"]
 TokenizerBackend = Literal["auto", "tokenizers", "fastokens"]
@@ -226,7 +243,7 @@ class Fields:
         *prompts, content = (values[name] for name in self.contents)
         if not self.needs_rows:
             return content
-        number = None if self.id is None else parse_id(values[self.id])
+        number = None if self.id is None else _parse_id(values[self.id])
         if self.chat:
             chat = cast("Any", self.chat)  # loaded before the first document
             text, learned = chat.render(content)
@@ -250,6 +267,67 @@ class Fields:
         if isinstance(document, Row):
             return replace(document, path=kept, origin=origin)
         return Row(document, None, None, kept, origin)
+
+
+class Origin(NamedTuple):
+    """Where a document comes from; its text names the document in errors.
+
+    Attributes:
+        where: The input file, part of a file, or block.
+        number: Number of the document there, from 0.
+        file: Number and name of the input file that counts the document; None for none.
+    """
+
+    where: str
+    number: int
+    file: tuple[int, str] | None
+
+    def __str__(self) -> str:
+        return f"{self.where}: document {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A document, with its `prompt`, `id` or `path` of its file, if it has them.
+
+    `prompt` is None for documents without a prompt. `origin` is where the document
+    comes from, None for a document in memory. `learned` are the characters of a chat
+    that the loss counts; None for other documents.
+    """
+
+    content: object
+    prompt: object = None
+    id: str | None = None
+    path: str | None = None
+    origin: Origin | None = None
+    learned: Spans | None = None
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """The parts of the document, in order."""
+        return (self.content,) if self.prompt is None else (self.prompt, self.content)
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Size of the texts in UTF-8; None without a text."""
+        sizes = [_utf8_size(part) for part in self.parts if isinstance(part, str)]
+        return sum(sizes) if sizes else None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRow:
+    """A document as tokens, and for which of them, and separators, the loss counts."""
+
+    tokens: np.ndarray[Any, Any]
+    row: Row
+    learned: Spans = ((0, TO_END),)
+
+    def mask(self, num_tokens: int) -> bytes:
+        """Return the loss mask of all tokens, separators included."""
+        found = np.zeros(num_tokens, np.uint8)
+        for first, last in self.learned:
+            found[max(first, 0) : max(last, 0)] = 1
+        return found.tobytes()
 
 
 class Side(NamedTuple):
@@ -546,3 +624,17 @@ def parse_separator(recorded: Any) -> Any:
     if not isinstance(recorded, dict):
         return recorded
     return bytes.fromhex(cast("dict[str, str]", recorded)["bytes"])
+
+
+def _parse_id(value: object) -> str:
+    """Return an id as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return str(index(value))
+    raise ValueError(f"id {value!r:.100} is neither a text nor an integer; correct it")
+
+
+def _utf8_size(text: str) -> int:
+    # ASCII text, which Python detects at no cost, has one byte per character.
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -20,7 +20,7 @@ from roxxel_format._write.casting import (
 )
 from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.packing import packed
-from roxxel_format._write.rows import EncodedRow, Row
+from roxxel_format._write.recipe import EncodedRow, Row
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.packing import Part
     from roxxel_format._write.place import Place
-    from roxxel_format._write.rows import Origin
+    from roxxel_format._write.recipe import Origin
 
 Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
 

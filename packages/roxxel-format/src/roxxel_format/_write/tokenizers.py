@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._write.rows import Spans
+    from roxxel_format._write.recipe import Spans
 
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
