@@ -13,11 +13,6 @@ from roxxel_format._spec.kept_tokenizer import (
     TEMPLATE_FILE,
     TOKENIZER_FILE,
 )
-from roxxel_format._write.byte_tokenizer import (
-    BYTE_ALPHABET,
-    END_OF_TEXT,
-    ByteTokenizer,
-)
 from roxxel_format._write.pieces import (
     Pieces,
     no_pieces,
@@ -25,8 +20,15 @@ from roxxel_format._write.pieces import (
     of_decoder,
     same_everywhere,
 )
-from roxxel_format._write.sampling import without_sampling
-from roxxel_format._write.tokenizers import encoded_ids, load, parsed
+from roxxel_format._write.tokenizers import (
+    BYTE_ALPHABET,
+    END_OF_TEXT,
+    ByteTokenizer,
+    encoded_ids,
+    load,
+    parsed,
+    without_sampling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_store.records import find_object
 
-from roxxel_format._write.byte_tokenizer import BYTE_ALPHABET
+from roxxel_format._write.tokenizers import BYTE_ALPHABET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -25,15 +25,37 @@ import numpy as np
 from roxxel_store import missing_extra
 
 from roxxel_format._spec.kept_tokenizer import FILES_BESIDE, TOKENIZER_FILE
-from roxxel_format._write.byte_tokenizer import BYTE_ALPHABET, ByteTokenizer
 from roxxel_format._write.recipe import Chat
-from roxxel_format._write.sampling import check_repeats, without_sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy.typing as npt
 
     from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.recipe import Spans
+
+END_OF_TEXT = "<|endoftext|>"
+"""Name of the token that ends a text, in this tokenizer."""
+
+_PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_ALPHABET = tuple(
+    chr(byte if byte in _PRINTABLE else 256 + _OTHERS.index(byte))
+    for byte in range(256)
+)
+"""The character by which a byte-level model of `tokenizers` spells each byte.
+
+As in GPT-2 (Radford et al., 2019), printable bytes stand for themselves, and the other
+bytes are numbered from U+0100.
+"""
+
+_RANDOM_SETTINGS = ("dropout", "alpha", "nbest_size")
+_SAMPLE = (
+    "The quick brown fox jumps over the lazy dog, and 0123456789 other animals watch "
+    "them from the neighbouring hills without understanding anything.\n"
+) * 4
+_NUM_REPEATS = 4
 
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
@@ -319,7 +341,7 @@ def load(
     )
     encode, batch, part, parts = encoders
     if not is_named:
-        check_repeats(name, lambda text: encoded_ids(encode(text)))
+        _check_repeats(name, lambda text: encoded_ids(encode(text)))
     named_end = end if isinstance(end, (str, int)) else None
     return Tokenizer(
         source,
@@ -521,3 +543,102 @@ def _specials(tokenizer: object) -> dict[str, int]:
         entries = cast("dict[object, int]", named)
         return {str(text): int(number) for text, number in entries.items()}
     return {}
+
+
+class ByteTokenizer:
+    """Encodes a text as its UTF-8 bytes; token 256 ends a text.
+
+    It needs no file and no library, and a corpus records it like any other tokenizer:
+    `roxxel show --text` prints such a corpus, and a blend with a corpus of another
+    tokenizer is noticed. A corpus of the type uint8 has no room for the end of a text
+    and records no tokenizer. Its methods are those of a `tiktoken.Encoding`, with
+    arrays instead of lists.
+
+    Example:
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer.encode_ordinary("to").tolist()
+        [116, 111]
+        >>> tokenizer.decode_bytes([116, 111, 256])
+        b'to<|endoftext|>'
+    """
+
+    name = "bytes"
+    n_vocab = 257
+
+    def __init__(self) -> None:
+        self._special_tokens = {END_OF_TEXT: 256}
+
+    def encode_ordinary(self, text: str) -> npt.NDArray[Any]:
+        """Return the bytes of a text, even where it spells the end-of-text token."""
+        return np.frombuffer(text.encode(), np.uint8)
+
+    def encode(self, text: str, *, allowed_special: str) -> npt.NDArray[Any]:
+        """Return the bytes of a text; 256 where it spells the end-of-text token."""
+        assert allowed_special == "all"  # noqa: S101 - the only call, by `load`
+        first, *others = map(self.encode_ordinary, text.split(END_OF_TEXT))
+        end = np.array([256], np.uint16)
+        return np.concatenate([first, *(x for part in others for x in (end, part))])
+
+    def decode_bytes(self, tokens: Iterable[int]) -> bytes:
+        """Return the bytes of tokens; the name of the end-of-text token for 256."""
+        end = END_OF_TEXT.encode()
+        return b"".join(end if t == 256 else bytes([t]) for t in tokens)
+
+    def to_str(self) -> str:
+        """Return the definition, whose hash identifies the tokenizer."""
+        return f"UTF-8 bytes as tokens 0 to 255; {END_OF_TEXT} as 256"
+
+
+def without_sampling(source: Any) -> tuple[Any, str]:
+    """Return a tokenizer that does not sample, and what was switched off for it.
+
+    A tokenizer may sample how it divides a word: a BPE model by its dropout (Provilkov
+    et al., *BPE-Dropout*, 2020), and a Unigram model by its alpha (Kudo, *Subword
+    Regularization*, 2018). Then no write could be repeated, and a prompt would not get
+    the tokens that documents got. Switching it off does not change the tokenizer's
+    identity: it counts as if its file never had this.
+
+    Args:
+        source: An object of `tokenizers`, or one of `transformers` that holds one. Any
+            other object stays as it is.
+
+    Returns:
+        The tokenizer, or a copy if something is switched off; and what was, such as
+        `"dropout 0.1"`.
+
+    Example:
+        >>> without_sampling("another object")
+        ('another object', '')
+    """
+    model = _model_of(source)
+    if type(model).__name__ not in ("BPE", "Unigram"):
+        return source, ""
+    found = {name: getattr(model, name, None) for name in _RANDOM_SETTINGS}
+    if all(value is None for value in found.values()):
+        return source, ""
+    source = copy.deepcopy(source)
+    model = _model_of(source)
+    for name in found:
+        if hasattr(model, name):
+            setattr(model, name, None)
+    # A dropout of 0 samples nothing, and a number of paths is for an alpha.
+    samples = [name for name in ("dropout", "alpha") if found[name]]
+    return source, ", ".join(f"{name} {found[name]:g}" for name in samples)
+
+
+def _check_repeats(name: str, encode: Callable[[str], Tokens]) -> None:
+    """Raise ValueError if a user's tokenizer gives a text new ids in each call."""
+    found: list[list[int]] = []
+    # A tokenizer may refuse a text, such as one of characters that it lacks.
+    with contextlib.suppress(Exception):
+        found += [encode(_SAMPLE).tolist() for _ in range(_NUM_REPEATS)]
+    if any(each != found[0] for each in found):
+        raise ValueError(
+            f"{name}: gives a text other tokens in each call, so no write could be "
+            "repeated; switch off what is random in it, such as a dropout or "
+            "enable_sampling"
+        )
+
+
+def _model_of(source: Any) -> Any:
+    return getattr(getattr(source, "backend_tokenizer", source), "model", None)
