@@ -1,8 +1,9 @@
 """One version of a corpus: its shards in order.
 
 A manifest lists the shards. The first use of a shard opens the file and compares its
-foot, the last bytes, with the manifest. `unlisted` makes manifests for files that have
-none.
+foot, the last bytes, with the manifest. For shards that no manifest lists, and for a
+list of corpora, a manifest is made in memory, so nothing below asks whether a corpus
+has one.
 """
 
 from __future__ import annotations
@@ -21,25 +22,35 @@ from roxxel_format._spec.layout import (
     Head,
     documents_span,
     item_size,
+    shard_table,
     stored_dtype,
     value_range,
 )
 from roxxel_format._spec.manifest import (
+    MIN_UNIT,
     BinTable,
     ColumnTable,
+    Manifest,
+    ShardTable,
+    Version,
+    as_table,
+    joined_arguments,
+    joined_bins,
+    tokenizer_identity,
     unit_of,
+    unit_text,
 )
-from roxxel_format._spec.manifest_file import parse_manifest
+from roxxel_format._spec.manifest_file import is_file_name, parse_manifest
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
 
     from roxxel_format._read.files import Files, OpenFile
-    from roxxel_format._spec.manifest import Manifest, ShardTable, Version
+    from roxxel_format._spec.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -281,6 +292,139 @@ def listed_contents(
     (num_shards,) = manifest.nums_shards([chosen])
     paths = [folder + name for name in manifest.shards.names[:num_shards]]
     return Contents(filepath, manifest, chosen, tuple(paths), files)
+
+
+def file_contents(
+    path: str, files: Files = LOCAL, num_bytes: int | None = None
+) -> Contents:
+    """Return one shard as a corpus.
+
+    Args:
+        path: The file.
+        files: Opens it.
+        num_bytes: Its size, which must be known in a bucket.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: It is no shard, or damaged.
+    """
+    shard = ShardMap(files.open(path, num_bytes))
+    manifest = _manifest_of(path, shard.layout, shard.metadata())
+    return Contents(path, manifest, manifest.last, (path,), files)
+
+
+def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Contents:
+    """Join several corpora into one, without their columns and earlier versions.
+
+    What a manifest records once comes from the first.
+
+    Raises:
+        FileNotFoundError: There are none.
+        ShardError: They differ in item type, tokenizer or bins.
+    """
+    if not parts:
+        raise FileNotFoundError("the list of shards is empty; pass at least one")
+    _check_alike(parts)
+    first = parts[0].manifest
+    writes = [part.manifest.arguments for part in parts]
+    arguments = writes[0]
+    if len(writes) > 1 and any(writes):
+        arguments = joined_arguments(writes)
+    bins = joined_bins(
+        [
+            part.manifest.bins and part.manifest.bins.of(range(len(part.paths)))
+            for part in parts
+        ]
+    )
+    shards = ShardTable.chained(part.shards for part in parts)
+    file = parts[0].version.tokenizer_file
+    version = Version().followed_by(shards, bins, arguments, tokenizer_file=file)
+    manifest = Manifest(
+        dtype_name=first.dtype_name,
+        block_size=first.block_size,
+        separator=first.separator,
+        tokenizer=first.tokenizer,
+        shards=shards,
+        versions=(version,),
+        bins=bins,
+    )
+    paths = tuple(path for part in parts for path in part.paths)
+    return Contents(filepath, manifest, version, paths, parts[0].files)
+
+
+def _manifest_of(path: str, layout: Layout, metadata: Mapping[str, Any]) -> Manifest:
+    """Return a manifest of one version that lists one shard that no manifest lists.
+
+    Args:
+        path: Path or URL of the shard.
+        layout: Its layout.
+        metadata: Its metadata.
+
+    Raises:
+        ShardError: The metadata record impossible bins.
+    """
+    shards = shard_table([path.rpartition("/")[2]], [layout])
+    bins = _bins_of(path, metadata)
+    version = Version().followed_by(
+        shards,
+        bins,
+        as_table(metadata.get("arguments")),
+        tokenizer_file=_tokenizer_file_of(metadata),
+    )
+    return Manifest(
+        dtype_name=layout.head.dtype_name,
+        block_size=layout.head.block_size,
+        separator=tuple(metadata.get("separator") or ()),
+        tokenizer=as_table(metadata.get("tokenizer")) or None,
+        shards=shards,
+        versions=(version,),
+        bins=bins,
+    )
+
+
+def _bins_of(path: str, metadata: Mapping[str, Any]) -> BinTable | None:
+    """Return the bins that a shard's metadata record; None if it is not packed."""
+    if "unit" not in metadata:
+        return None
+    counts = [metadata.get(name) for name in ("unit", "padding", "cut")]
+    unit, padding, cut = (c if type(c) is int else -1 for c in counts)
+    if unit < MIN_UNIT or padding < 0 or cut < 0:
+        raise ShardError(
+            f"{path}: records bins of {counts[0]!r:.50} tokens, padding "
+            f"{counts[1]!r:.50} and cut documents {counts[2]!r:.50}; write this shard "
+            "again"
+        )
+    return BinTable(unit, [padding], [cut])
+
+
+def _tokenizer_file_of(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return name and size of the file beside a shard that keeps its tokenizer."""
+    recorded = as_table(metadata.get("tokenizer_file"))
+    name, size = recorded.get("name"), recorded.get("bytes")
+    if type(name) is not str or type(size) is not int or not is_file_name(name):
+        return None
+    return name, size
+
+
+def _check_alike(parts: Sequence[Contents]) -> None:
+    """Raise ShardError if corpora differ in a fact of which one corpus has only one."""
+    first = parts[0]
+    for part in parts:
+        for one, other in zip(_facts(first), _facts(part), strict=True):
+            if one != other:
+                raise ShardError(
+                    f"{part.paths[0]}: {other}, but {first.paths[0]} {one}; open them "
+                    "as two corpora"
+                )
+
+
+def _facts(part: Contents) -> tuple[str, str, str]:
+    manifest = part.manifest
+    return (
+        f"holds {manifest.dtype_name}",
+        f"holds {unit_text(manifest.bins)}",
+        f"was written with tokenizer {tokenizer_identity(manifest.tokenizer)}",
+    )
 
 
 def _file_name(path: str) -> str:

@@ -11,13 +11,13 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_store import roxxel_command
+from roxxel_store.files import read_file
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_pattern, is_url
 
-from roxxel_format._read.contents import listed_contents
-from roxxel_format._read.finding import read_manifest
+from roxxel_format._read.contents import file_contents, joined, listed_contents
 from roxxel_format._read.remote import RemoteFiles, fetch
-from roxxel_format._read.shard import LOCAL
-from roxxel_format._read.unlisted import file_contents, joined
+from roxxel_format._read.shard import LOCAL, open_shard
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
@@ -32,6 +32,7 @@ from roxxel_format.errors import ShardError
 if TYPE_CHECKING:
     from roxxel_format._read.contents import Contents
     from roxxel_format._read.files import OpenFile
+    from roxxel_format._store.corpus_name import CorpusName
 
 
 def open_corpus(
@@ -100,10 +101,33 @@ def _open_on_disk(filepath: str, version: str | None) -> Contents:
     if name.manifest is None:
         (path,) = matching_files(filepath)
         return file_contents(path)
-    data, path = read_manifest(name, filepath), str(name.manifest)
+    data, path = _read_manifest(name, filepath), str(name.manifest)
     # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
     folder = path.removesuffix(name.manifest.name)
     return listed_contents(filepath, data, path, folder, version)
+
+
+def _read_manifest(name: CorpusName, filepath: str) -> bytes:
+    """Return the bytes of the manifest of a corpus, which `filepath` names.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder, or no shard in it.
+        ShardError: There are shards without a manifest, or files that are no shards.
+    """
+    try:
+        return read_file(name.head, MAX_MANIFEST_SIZE, ShardError)
+    except (FileNotFoundError, NotADirectoryError):
+        found = matching_files(filepath)
+    open_shard(found[0])  # An error about a file that is no shard, or damaged.
+    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
+    command = roxxel_command(f'format verify "{where}" --adopt')
+    raise ShardError(
+        f"{filepath}: has no manifest, so nothing says whether {found[0]}{more} are "
+        "all of a corpus; open a corpus by its own pattern or folder, and other files "
+        "by a list of them; if a write is in progress or was interrupted, wait for it "
+        f"or repeat it; if the manifest was lost, `{command}` makes a new one"
+    )
 
 
 def _open_url(url: str, version: str | None, files: RemoteFiles) -> Contents:

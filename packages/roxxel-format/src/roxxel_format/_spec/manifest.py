@@ -1,7 +1,6 @@
 """What a manifest says of a corpus: its shards, columns and versions, as tables.
 
-`manifest_file` reads and writes its file. `in_memory` makes one of a shard
-that none lists, so nothing else asks which of the two a corpus has.
+`manifest_file` reads and writes its file.
 """
 
 from __future__ import annotations

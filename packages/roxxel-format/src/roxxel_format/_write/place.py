@@ -23,8 +23,7 @@ from roxxel_store.place import InBucket, OnDisk, SmallFile
 from roxxel_store.records import RecordError, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable
 
-from roxxel_format._read.shard import open_shard
-from roxxel_format._spec.in_memory import manifest_of
+from roxxel_format._read.contents import file_contents
 from roxxel_format._spec.manifest import (
     Manifest,
     NewShards,
@@ -487,8 +486,7 @@ class OneFile(_Files):
         """
         if not self.path.exists():
             return None
-        shard = open_shard(str(self.path))
-        return manifest_of(str(self.path), shard.layout, shard.metadata())
+        return file_contents(str(self.path)).manifest
 
     def writing(self) -> AbstractContextManager[None]:
         """Hold the lock of the draft, which is made if it does not exist.

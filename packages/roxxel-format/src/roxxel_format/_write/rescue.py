@@ -23,11 +23,10 @@ from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
 from roxxel_format._read.blocks import is_undamaged
+from roxxel_format._read.contents import file_contents, joined
 from roxxel_format._read.files import copy_bytes
-from roxxel_format._read.finding import is_whole
 from roxxel_format._read.opening import open_shard_file
-from roxxel_format._read.shard import LOCAL
-from roxxel_format._read.unlisted import file_contents, joined
+from roxxel_format._read.shard import LOCAL, open_shard
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE, parse_manifest
@@ -194,7 +193,7 @@ def _bare_shards(name: CorpusName) -> list[Path]:
             "path"
         )
     end = -len(name.suffix)
-    whole = next((path for path in found if is_whole(str(path))), None)
+    whole = next((path for path in found if _is_single(str(path))), None)
     if whole is not None:
         raise ShardError(
             f"{whole}: is a corpus of one file, which needs no manifest and belongs to "
@@ -213,6 +212,14 @@ def _bare_shards(name: CorpusName) -> list[Path]:
             "first"
         )
     return found
+
+
+def _is_single(path: str) -> bool:
+    """Return whether a file is a corpus of one file, by its metadata."""
+    try:
+        return "arguments" in open_shard(path).metadata()
+    except ShardError:
+        return False
 
 
 def _pattern_of(path: Path) -> str:
