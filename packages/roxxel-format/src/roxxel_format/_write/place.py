@@ -20,7 +20,7 @@ from roxxel_store.errors import BucketError
 from roxxel_store.files import draft_path, drafted_name
 from roxxel_store.locks import held
 from roxxel_store.place import InBucket, OnDisk, SmallFile
-from roxxel_store.records import RecordError, parse_value
+from roxxel_store.records import RecordError, RecordKind, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable
 
 from roxxel_format._read.contents import file_contents
@@ -38,7 +38,6 @@ from roxxel_format._spec.manifest_file import (
     parse_end,
     parse_manifest,
 )
-from roxxel_format._spec.records import PLAN, DamagedRecordError
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     CorpusName,
@@ -59,6 +58,10 @@ if TYPE_CHECKING:
     from roxxel_store.place import FilePlace
 
     from roxxel_format._store.corpus_name import Filepath
+
+
+class DamagedPlanError(ManifestError):
+    """A plan does not match its checksum."""
 
 
 class _Files:
@@ -131,11 +134,26 @@ class Place(_Files):
         end: The end of the manifest that `begin` read last, all that an append needs;
             without versions if there is no corpus.
         is_uncertain: Whether a failed commit may have taken effect.
-        plan_kind: The kind of record of a plan. `clean` keeps the plan's job until it
+        plan_kind: The kind of record of the plan of a preparation that is not committed
+            (docs/format.md, section 10.5). `clean` keeps the plan's job until it
             is committed.
     """
 
-    plan_kind = PLAN
+    plan_kind = RecordKind(
+        "plan",
+        version=1,
+        remedy=(
+            "delete this file and run the same command again, which keeps the finished "
+            "units"
+        ),
+        error=DamagedPlanError,
+        other_remedy=(
+            "finish the preparation with the release that began it, or give it up with "
+            f"`{roxxel_command('format clean --abandon')}`"
+        ),
+        other_error=ManifestError,
+        mark="roxxel plan",
+    )
     may_grow = True
 
     def __init__(
@@ -407,7 +425,7 @@ class Place(_Files):
         """Return the job of a plan that is not committed; None without such a plan.
 
         The job of a damaged plan is unknown: with `abandon`, which gives up everything,
-        return "". Otherwise raise DamagedRecordError, because no unit's file is
+        return "". Otherwise raise DamagedPlanError, because no unit's file is
         certainly a leftover.
         """
         plan = self.read(self.name.plan.name)
@@ -415,7 +433,7 @@ class Place(_Files):
             return None
         try:
             job = self._job_of(plan)
-        except DamagedRecordError:
+        except DamagedPlanError:
             if not abandon:
                 raise
             return ""
@@ -424,7 +442,7 @@ class Place(_Files):
 
     def _job_of(self, plan: bytes) -> str:
         """Return the job (digest) of a plan; raise ManifestError for a damaged plan."""
-        job: str = PLAN.parse(plan, self.folder + self.name.plan.name)["job"]
+        job: str = self.plan_kind.parse(plan, self.folder + self.name.plan.name)["job"]
         return job
 
     def planned_shards(self, manifest: Manifest) -> set[str]:
