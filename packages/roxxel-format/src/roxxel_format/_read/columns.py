@@ -24,7 +24,6 @@ from roxxel_format._read.line import (
 from roxxel_format._read.remote import run_later
 from roxxel_format._spec.layout import column_dtype
 from roxxel_format._spec.manifest import DIGEST_SIZE, unit_of
-from roxxel_format._spec.texts import END_SIZE, are_ends
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from roxxel_format._spec.layout import Tokens
     from roxxel_format._spec.manifest import ColumnTable
 
+END_SIZE = 8
+"""Bytes of the end of a text in the file of a column of texts, see `TextPacker`."""
 _CHUNK_BYTES = 1 << 22
 _FIND_ITEMS = 1 << 16
 
@@ -244,7 +245,7 @@ def _texts(file: OpenFile, count: int, start: int, stop: int) -> Tokens:
     size = file.num_bytes - count * END_SIZE
     first = max(start - 1, 0)
     ends = file.array(np.dtype("<u8"), stop - first, size + first * END_SIZE)
-    if not are_ends(ends, size):
+    if not _are_ends(ends, size):
         raise _bad_texts(file, "the ends of its texts do not rise")
     limits = [0, *ends.tolist()] if start == 0 else ends.tolist()
     data = file.read(limits[0], limits[-1])
@@ -255,6 +256,11 @@ def _texts(file: OpenFile, count: int, start: int, stop: int) -> Tokens:
         except UnicodeDecodeError as error:
             raise _bad_texts(file, f"text {start + at} is not UTF-8") from error
     return items
+
+
+def _are_ends(ends: npt.NDArray[np.uint64], size: int) -> bool:
+    """Return whether the ends ascend and are at most `size`."""
+    return bool((ends[1:] >= ends[:-1]).all()) and int(ends.max(initial=0)) <= size
 
 
 def _bad_texts(file: OpenFile, problem: str) -> ShardError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Tokens: TypeAlias = "npt.NDArray[Any]"
 
 TEXTS = "utf8"
-"""The dtype of a column of texts in a manifest; `_spec/texts.py` is its layout."""
+"""The dtype of a column of texts in a manifest."""
 
 BFLOAT16 = "bfloat16"
 _CODES = {

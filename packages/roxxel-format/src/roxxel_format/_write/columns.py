@@ -12,13 +12,12 @@ from roxxel_store.files import sync_folder
 from roxxel_format._spec.layout import TEXTS, column_dtype, stored_dtype, stored_name
 from roxxel_format._spec.manifest import ColumnTable, unit_of
 from roxxel_format._spec.manifest_file import is_column_name
-from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.casting import (
     Caster,
     OutOfRangeError,
     number_array,
 )
-from roxxel_format._write.column_output import ColumnOutput
+from roxxel_format._write.new_columns import ColumnOutput, TextPacker
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from roxxel_store.files import sync_folder
 
-from roxxel_format._read.columns import ColumnFiles
+from roxxel_format._read.columns import END_SIZE, ColumnFiles
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.input_totals import merged_inputs
 from roxxel_format._spec.layout import TEXTS, item_size, shard_table
 from roxxel_format._spec.manifest import BinTable, ColumnTable, ShardTable
-from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
-from roxxel_format._write.column_output import ColumnOutput
+from roxxel_format._write.new_columns import ColumnOutput
 from roxxel_format._write.place import place_of
 from roxxel_format._write.shard_writer import ShardWriter
 

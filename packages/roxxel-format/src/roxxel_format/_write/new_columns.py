@@ -1,21 +1,25 @@
-"""The columns that a write makes beside its shards, from their documents."""
+"""The files of new columns, one beside each shard.
+
+`NewColumns` makes those of one write, from its documents. A `ColumnOutput` is one file,
+whoever has the values, and a `TextPacker` makes its bytes if they are texts.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from contextlib import ExitStack
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from roxxel_store.files import sync_folder
+import numpy as np
+from roxxel_store.files import Output, sync_folder
 
-from roxxel_format._spec.manifest import ColumnTable
-from roxxel_format._spec.texts import TextPacker
-from roxxel_format._write.column_output import ColumnOutput
+from roxxel_format._spec.manifest import DIGEST_SIZE, ColumnTable
 from roxxel_format._write.recipe import LOSS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
@@ -155,3 +159,60 @@ class _TextFile(_ColumnFile):
     def end(self) -> bytes:
         """Return the end offsets of the texts."""
         return self._packer.close()
+
+
+class ColumnOutput:
+    """A new file of a column; without `rename`, the end of a `with` block removes it.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._output = Output(path)
+        self._digest = blake2b(digest_size=DIGEST_SIZE)
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._output.abort()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        self._digest.update(data)
+        self._output.write(data)
+        self._num_bytes += len(data)
+
+    def rename(self) -> tuple[int, str]:
+        """Rename the complete file to its final name; return its size and digest."""
+        self._output.rename()
+        return self._num_bytes, self._digest.hexdigest()
+
+
+class TextPacker:
+    """Packs the texts of one file.
+
+    The file holds the texts in UTF-8, one after another. Then it holds the end of each
+    text, a 64-bit integer that counts bytes from the start (docs/format.md, section
+    10.3). A writer need not know the lengths in advance, and a reader locates a text by
+    two consecutive ends.
+    """
+
+    def __init__(self) -> None:
+        self._ends = array("Q")
+
+    def pack(self, texts: Iterable[bytes]) -> bytes:
+        """Return the bytes of further texts."""
+        parts = [*texts]
+        end = self._ends[-1] if self._ends else 0
+        for part in parts:
+            end += len(part)
+            self._ends.append(end)
+        return b"".join(parts)
+
+    def close(self) -> bytes:
+        """Return the last bytes of the file: the end of each text."""
+        return np.array(self._ends, "<u8").tobytes()
