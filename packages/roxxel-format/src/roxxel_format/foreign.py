@@ -11,9 +11,10 @@ fingerprint changed.
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 from roxxel_store.files import matches_of, read_file
@@ -38,12 +39,6 @@ from roxxel_format._read.line import (
     parse_index,
     parse_windows,
     result_dtype,
-)
-from roxxel_format._read.separators import (
-    DocumentEnds,
-    ended,
-    items_of,
-    with_separator,
 )
 from roxxel_format._spec.layout import stored_name
 from roxxel_format.errors import ShardError
@@ -76,6 +71,7 @@ ForeignFormat = Literal["flat", "megatron", "datatrove"]
 """The formats that `open_foreign` reads."""
 
 _MAX_INDEX_SIZE = 1 << 34
+_SEARCHED_ITEMS = 1 << 22
 _MEGATRON_ENDS = ("_document", "_sentence")
 """What Megatron's `preprocess_data.py` adds to the name of its output."""
 
@@ -111,7 +107,7 @@ class MappedTokens(TokenReader):
         self._line = line
         self._stops = stops
         self._separator = separator
-        self._token = None if separator is None else items_of(separator, line.dtype)
+        self._token = None if separator is None else _items_of(separator, line.dtype)
         self._tokenizer = tokenizer
         self._path = absolute(filepath)
         self._keywords = keywords
@@ -133,8 +129,8 @@ class MappedTokens(TokenReader):
         if self._token is None:
             return DocumentEnds(self._known_stops)
         if self._stops is None:
-            return ended(self._line, self._token)
-        return with_separator(self._line, self._stops, self._token)
+            return _ended(self._line, self._token)
+        return _with_separator(self._line, self._stops, self._token)
 
     @property
     def _known_stops(self) -> npt.NDArray[np.int64]:
@@ -366,6 +362,22 @@ class DatatroveTokens(MappedTokens):
         super().__init__(line_of(items), ends, separator, tokenizer, filepath)
 
 
+class DocumentEnds(NamedTuple):
+    """Where documents end, in the tokens of all shards in order.
+
+    `stops` ascend; the last equals the number of tokens. `separators` are the numbers
+    of separator tokens at the end of each document: an array of the same shape, or 0
+    for all.
+
+    Example:
+        >>> DocumentEnds(np.array([3, 5])).stops.tolist()
+        [3, 5]
+    """
+
+    stops: npt.NDArray[np.int64]
+    separators: npt.NDArray[np.int64] | int = 0
+
+
 def foreign_format(filepath: Filepath) -> ForeignFormat | None:
     """Return the format of a corpus of another program; None if it is unknown.
 
@@ -485,3 +497,43 @@ def _opened_again(
             "it again"
         )
     return reader
+
+
+def _items_of(separator: float, dtype: np.dtype[Any]) -> Tokens:
+    """Return a separator as an array of one item."""
+    with contextlib.suppress(OverflowError, TypeError, ValueError):
+        items = np.array([separator]).astype(dtype)
+        if items[0] == separator:
+            return items
+    raise ValueError(f"separator={separator!r} is not a value of {dtype}; pass a token")
+
+
+def _ended(line: Line[Any], token: Tokens) -> DocumentEnds:
+    """Find the documents of a line by the token that ends each.
+
+    The last document may lack it.
+    """
+    found: list[npt.NDArray[np.int64]] = []
+    for start in range(0, len(line), _SEARCHED_ITEMS):
+        items = line.range(start, min(start + _SEARCHED_ITEMS, len(line)))
+        found.append(np.flatnonzero(items == token[0]) + (start + 1))
+    stops = np.concatenate([np.empty(0, np.int64), *found])
+    if (int(stops[-1]) if stops.size else 0) == len(line) and stops.size:
+        return DocumentEnds(stops, 1)
+    lengths = np.ones(stops.size + 1, np.int64)
+    lengths[-1] = 0
+    return DocumentEnds(np.append(stops, len(line)), lengths)
+
+
+def _with_separator(
+    line: Line[Any], stops: npt.NDArray[np.int64], token: Tokens
+) -> DocumentEnds:
+    """Mark which documents, of known ends, end with the token."""
+    starts = np.append(0, stops[:-1])
+    lengths = np.zeros(stops.size, np.int64)
+    filled = np.flatnonzero(stops > starts)
+    for at in range(0, filled.size, _SEARCHED_ITEMS):
+        rows = filled[at : at + _SEARCHED_ITEMS]
+        last = line.read((stops[rows] - 1).tolist(), 1, line.dtype)[:, 0]
+        lengths[rows] = last == token[0]
+    return DocumentEnds(stops, 1 if lengths.all() else lengths)

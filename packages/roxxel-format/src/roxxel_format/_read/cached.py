@@ -21,9 +21,9 @@ from roxxel_store.errors import BucketError
 from roxxel_store.files import Output
 from roxxel_store.locks import tried
 
-from roxxel_format._read.blocks import is_undamaged
 from roxxel_format._read.files import Files, OpenFile
 from roxxel_format._read.shard import LOCAL
+from roxxel_format._read.verify import is_undamaged
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

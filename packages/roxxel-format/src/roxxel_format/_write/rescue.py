@@ -22,12 +22,11 @@ from roxxel_store.files import Output, matches_in, names_in, read_file, visible
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
-from roxxel_format._read.blocks import is_undamaged
 from roxxel_format._read.contents import file_contents, joined
 from roxxel_format._read.files import copy_bytes
 from roxxel_format._read.opening import open_shard_file
 from roxxel_format._read.shard import LOCAL, open_shard
-from roxxel_format._read.verify import verify_corpus
+from roxxel_format._read.verify import is_undamaged, verify_corpus
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE, parse_manifest
 from roxxel_format._store.corpus_name import (

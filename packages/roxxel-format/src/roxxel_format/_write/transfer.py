@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.columns import digest_of
 from roxxel_format._read.files import copy_bytes
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
+from roxxel_format._read.verify import damage_of_shard
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.manifest_file import pack_manifest
