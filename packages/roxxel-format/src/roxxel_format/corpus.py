@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 from roxxel_store.arguments import as_integer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute
 
-from roxxel_format._read.cached import CachedFiles, cached
+from roxxel_format._corpus_name import Filepath, name_to_write
+from roxxel_format._read.cached import CachedFiles, cache_path, cache_size, cached
 from roxxel_format._read.columns import item_text
 from roxxel_format._read.files import with_room
 from roxxel_format._read.lengths import Lengths
@@ -21,8 +22,6 @@ from roxxel_format._read.reader import Check, CorpusReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.input_totals import input_totals
 from roxxel_format._spec.manifest import tokenizer_identity, unit_of
-from roxxel_format._store.cache_folder import CacheFolder, cache_path, cache_size
-from roxxel_format._store.corpus_name import Filepath, name_to_write
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
 from roxxel_format._write.driver import CorpusWrite
@@ -854,8 +853,7 @@ class Roxxel(TokenReader):
                 )
                 self._pinned = contents.fingerprint
                 if self._cache is not None:
-                    folder = CacheFolder(self._cache, self._cache_bytes)
-                    contents = cached(contents, folder)
+                    contents = cached(contents, self._cache, self._cache_bytes)
                 self._opened = CorpusReader(contents, checked=self._check == "blocks")
             return self._opened
 

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from roxxel_format._corpus_name import Filepath
     from roxxel_format._read.item_files import Items
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._store.corpus_name import Filepath
 
 __all__ = [
     "DatatroveTokens",

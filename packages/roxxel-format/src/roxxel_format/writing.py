@@ -7,8 +7,8 @@ in any process, and one commit lists them. To write documents from an iterator, 
 
 from __future__ import annotations
 
+from roxxel_format._corpus_name import CorpusFiles
 from roxxel_format._spec.manifest import NewShards
-from roxxel_format._store.corpus_files import CorpusFiles
 from roxxel_format._write.casting import NoDocumentsError
 from roxxel_format._write.driver import CorpusWrite, WriteJob, commit
 from roxxel_format._write.place import Place

@@ -5,21 +5,32 @@ the shards to the cache folder, one after the other. A copy is verified before i
 its final name. From then on its number is in `CachedFiles.copies`, and `MapCache` opens
 the copy instead of the object.
 
+The name of a copy is the digest of its shard. So corpora and versions share copies, and
+the copy of a replaced shard is never read for the new one.
+
 Processes that share a folder take turns: one holds the lock of the folder and copies,
-and the others check for its copies every second.
+and the others check for its copies every second. Only its user removes copies, and
+other files of the folder stay: a user may name a folder that holds files of their own.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import os
+import re
+import shutil
 import threading
 import weakref
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_store.arguments import as_integer
 from roxxel_store.errors import BucketError
-from roxxel_store.files import Output
-from roxxel_store.locks import tried
+from roxxel_store.files import Output, drafted_name
+from roxxel_store.locks import open_lock, tried
+from roxxel_store.urls import check_on_disk, expanded
 
 from roxxel_format._read.files import Files, OpenFile
 from roxxel_format._read.shard import LOCAL
@@ -30,12 +41,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._store.cache_folder import CacheFolder
 
 _CHUNK_BYTES = 8 << 20
 _CHUNKS_AHEAD = 3
 _POLL_S = 1.0
 _END_S = 2.0
+_COPY = re.compile(r"([0-9a-f]{64})\.rox")
+_FREE_SHARE = 0.05
+"""Share of the disk that stays free if the user sets no limit."""
 
 State = Literal["idle", "copying", "complete", "full", "stopped"]
 
@@ -66,9 +79,41 @@ class CacheStatus:
     total_bytes: int
 
 
-def cached(contents: Contents, folder: CacheFolder) -> Contents:
-    """Return the contents of a corpus in a bucket, with copies in a folder."""
-    files = CachedFiles(contents, folder)
+def cache_size(num_bytes: int) -> int:
+    """Return the maximum size of a cache folder.
+
+    Raises:
+        TypeError: The size is not an integer.
+        ValueError: The size is less than 1.
+    """
+    return as_integer(
+        "cache_bytes", num_bytes, 1, what="an integer such as 200 << 30 (200 GiB)"
+    )
+
+
+def cache_path(folder: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a cache folder.
+
+    Raises:
+        ValueError: The text is empty or a URL.
+    """
+    text = os.fspath(folder)
+    remedy = "pass the path of a folder on a local disk"
+    if not text:
+        raise ValueError(f"cache is {text!r}; {remedy}")
+    check_on_disk(text, f"cannot be a cache; {remedy}")
+    return str(expanded(text).absolute())
+
+
+def cached(contents: Contents, folder: str, most_bytes: int | None) -> Contents:
+    """Return the contents of a corpus in a bucket, with copies in a folder.
+
+    With `most_bytes=None`, 5 % of the disk stays free.
+
+    Raises:
+        OSError: The folder cannot be made, written or locked.
+    """
+    files = CachedFiles(contents, _CacheFolder(folder, most_bytes))
     result = replace(contents, files=files)
     # Stop copying a corpus that was deleted without `close`.
     weakref.finalize(result, files.stop)
@@ -78,7 +123,7 @@ def cached(contents: Contents, folder: CacheFolder) -> Contents:
 class CachedFiles(Files):
     """Opens the copies of shards in a cache folder, and other files in the bucket."""
 
-    def __init__(self, contents: Contents, folder: CacheFolder) -> None:
+    def __init__(self, contents: Contents, folder: _CacheFolder) -> None:
         self._copied: set[int] = set()
         self._remote = contents.files
         self._folder = folder
@@ -227,6 +272,52 @@ class CachedFiles(Files):
             if not is_undamaged(str(output.draft), bytes.fromhex(digest)):
                 raise ShardError(f"{path}: arrived damaged; verify the corpus")
             output.publish()
+
+
+class _CacheFolder:
+    """A folder of copies of shards, with at most `most_bytes` in all its files.
+
+    With `most_bytes=None`, 5 % of the disk stays free. The constructor makes the
+    folder.
+
+    Raises:
+        OSError: The folder cannot be made, written or locked.
+    """
+
+    def __init__(self, path: str, most_bytes: int | None) -> None:
+        self.path = Path(path)
+        self.lock = self.path / "download.lock"
+        self._most_bytes = most_bytes
+        self.path.mkdir(parents=True, exist_ok=True)
+        os.close(open_lock(self.lock))  # An error if copies cannot be written.
+
+    def path_of(self, digest: str) -> Path:
+        """Return the path of the copy of a shard."""
+        return self.path / f"{digest}.rox"
+
+    def digests(self) -> set[str]:
+        """Return the digests of the shards that have copies."""
+        names = (each.name for each in self.path.iterdir())
+        return {match[1] for match in map(_COPY.fullmatch, names) if match}
+
+    def make_room(self, num_bytes: int) -> bool:
+        """Remove the drafts of killed processes; return whether a copy fits.
+
+        The caller holds the lock of the folder, so nobody writes a draft.
+        """
+        used = 0
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    drafted = drafted_name(entry.name)
+                    if drafted is not None and _COPY.fullmatch(drafted):
+                        Path(entry).unlink()
+                    else:
+                        used += entry.stat(follow_symlinks=False).st_size
+        if self._most_bytes is not None:
+            return used + num_bytes <= self._most_bytes
+        disk = shutil.disk_usage(self.path)
+        return disk.free - num_bytes >= _FREE_SHARE * disk.total
 
 
 _copying: weakref.WeakSet[CachedFiles] = weakref.WeakSet()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_store.urls import absolute, check_on_disk
 
+from roxxel_format._corpus_name import matching_files
 from roxxel_format._read.files import with_room
 from roxxel_format._read.foreign_files import (
     NPY_MAGIC,
@@ -23,7 +24,6 @@ from roxxel_format._read.foreign_files import (
 )
 from roxxel_format._read.line import Line
 from roxxel_format._spec.layout import is_shard_head, stored_name
-from roxxel_format._store.corpus_name import matching_files
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from roxxel_format._corpus_name import Filepath
     from roxxel_format._read.files import MappedFile
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._store.corpus_name import Filepath
 
 # The header of llm.c: 256 numbers of 4 bytes, of which the first three are its magic,
 # a version, and the number of tokens that follow. 20240520 is that of GPT-2 (uint16),

@@ -15,24 +15,24 @@ from roxxel_store import roxxel_command
 from roxxel_store.files import read_file
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_pattern, is_url
 
-from roxxel_format._read.contents import file_contents, joined, listed_contents
-from roxxel_format._read.remote import RemoteFiles, fetch
-from roxxel_format._read.shard import LOCAL, open_shard
-from roxxel_format._spec.layout import HEAD_SIZE
-from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
-from roxxel_format._store.corpus_name import (
+from roxxel_format._corpus_name import (
     SUFFIX,
     corpus_name,
     manifest_urls,
     matching_files,
     meant,
 )
+from roxxel_format._read.contents import file_contents, joined, listed_contents
+from roxxel_format._read.remote import RemoteFiles, fetch
+from roxxel_format._read.shard import LOCAL, open_shard
+from roxxel_format._spec.layout import HEAD_SIZE
+from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
+    from roxxel_format._corpus_name import CorpusName
     from roxxel_format._read.contents import Contents
     from roxxel_format._read.files import OpenFile
-    from roxxel_format._store.corpus_name import CorpusName
 
 
 def open_corpus(

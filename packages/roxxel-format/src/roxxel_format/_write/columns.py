@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from roxxel_format._corpus_name import CorpusName
     from roxxel_format._spec.manifest import Manifest
-    from roxxel_format._store.corpus_name import CorpusName
 
 ColumnExist = Literal["error", "replace", "append"]
 

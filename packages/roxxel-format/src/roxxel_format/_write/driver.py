@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from roxxel_format._store.corpus_name import CorpusName, Filepath
+    from roxxel_format._corpus_name import CorpusName, Filepath
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.place import Place
     from roxxel_format._write.series import Arrange

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._corpus_name import CorpusName
     from roxxel_format._write.recipe import EncodedRow
 
 _BUFFER_BYTES = 1 << 20

@@ -23,6 +23,15 @@ from roxxel_store.place import InBucket, OnDisk, SmallFile
 from roxxel_store.records import RecordError, RecordKind, parse_value
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable
 
+from roxxel_format._corpus_name import (
+    SUFFIX,
+    CorpusName,
+    manifest_urls,
+    name_in_bucket,
+    named_to_write,
+    quoted,
+    shards_of,
+)
 from roxxel_format._read.contents import file_contents
 from roxxel_format._spec.manifest import (
     Manifest,
@@ -38,15 +47,6 @@ from roxxel_format._spec.manifest_file import (
     parse_end,
     parse_manifest,
 )
-from roxxel_format._store.corpus_name import (
-    SUFFIX,
-    CorpusName,
-    manifest_urls,
-    name_in_bucket,
-    named_to_write,
-    quoted,
-    shards_of,
-)
 from roxxel_format._write.summary import WriteSummary
 from roxxel_format.errors import ManifestError, ShardError
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from roxxel_store.place import FilePlace
 
-    from roxxel_format._store.corpus_name import Filepath
+    from roxxel_format._corpus_name import Filepath
 
 
 class DamagedPlanError(ManifestError):

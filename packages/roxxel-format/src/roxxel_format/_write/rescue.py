@@ -22,6 +22,12 @@ from roxxel_store.files import Output, matches_in, names_in, read_file, visible
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
+from roxxel_format._corpus_name import (
+    SUFFIX,
+    manifests_in,
+    name_to_write,
+    shards_of,
+)
 from roxxel_format._read.contents import file_contents, joined
 from roxxel_format._read.files import copy_bytes
 from roxxel_format._read.opening import open_shard_file
@@ -29,22 +35,16 @@ from roxxel_format._read.shard import LOCAL, open_shard
 from roxxel_format._read.verify import is_undamaged, verify_corpus
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._spec.manifest_file import MAX_MANIFEST_SIZE, parse_manifest
-from roxxel_format._store.corpus_name import (
-    SUFFIX,
-    manifests_in,
-    name_to_write,
-    shards_of,
-)
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from roxxel_format._corpus_name import CorpusName
     from roxxel_format._read.contents import Contents
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.manifest import Manifest
-    from roxxel_format._store.corpus_name import CorpusName
 
 
 def adopt(

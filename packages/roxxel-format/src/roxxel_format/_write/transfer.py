@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_format._corpus_name import SUFFIX
 from roxxel_format._read.columns import digest_of
 from roxxel_format._read.files import copy_bytes
 from roxxel_format._read.opening import open_corpus
@@ -18,7 +19,6 @@ from roxxel_format._read.verify import damage_of_shard
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.manifest_file import pack_manifest
-from roxxel_format._store.corpus_name import SUFFIX
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 

@@ -17,10 +17,10 @@ from roxxel_store.command import (
 from roxxel_store.screen import note, printable, put, say, short_size, whole_count
 from roxxel_store.urls import is_pattern
 
+from roxxel_format._corpus_name import owners_of
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.input_totals import num_joined
 from roxxel_format._spec.manifest import as_table
-from roxxel_format._store.corpus_name import owners_of
 from roxxel_format._write.rescue import repair_shard
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named

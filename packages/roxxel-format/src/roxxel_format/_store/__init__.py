@@ -1,1 +1,0 @@
-"""Names, files and locks of a corpus, and atomic replacement of files."""
