@@ -100,7 +100,7 @@ class TextCodec:
 
     @property
     def after(self) -> list[int]:
-        """The tokens that the tokenizer put after each text; the separator follows."""
+        """The tokens that the tokenizer put after each text, before what ends it."""
         return self._ends[1]
 
     @cached_property

@@ -1,1 +1,1 @@
-"""Read shards and columns: maps, the reader of a corpus, views, verification."""
+"""From a path to an open corpus, and from windows to bytes."""

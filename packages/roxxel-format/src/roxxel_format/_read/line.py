@@ -99,7 +99,7 @@ class Line(Generic[_T]):
     ) -> None:
         """Fill `rows` of `out` with the windows that begin at `starts`; None fills all.
 
-        Windows must be inside the line, and have as many items as `out` has columns.
+        Windows must be inside the line, and be as long as the rows of `out`.
         """
         if rows is not None and len(rows) != len(starts):
             raise ValueError(

@@ -179,7 +179,7 @@ class CorpusReader:
         return (first + start, stop) if first + start < stop else None
 
     def document_range(self, document: int) -> tuple[int, int, int]:
-        """Return start, stop and separator length; see `Roxxel.document_range`."""
+        """Return start, stop and length of the ending; see `Roxxel.document_range`."""
         if document < 0:
             raise IndexError(f"document {document} is out of range; count from 0")
         parse_index(document, self.contents.num_documents, "document")

@@ -234,7 +234,7 @@ class ShardMap:
             self.check_block(first + number, view[at : at + size])
 
     def _check_order(self, ends: npt.NDArray[np.int64]) -> None:
-        """Check that ends ascend by at least a separator each, up to `num_tokens`."""
+        """Check that ends ascend by at least what ends each, up to `num_tokens`."""
         starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))[: ends.size]
         least = self.layout.head.separator_length
         # Both, because a difference of two damaged ends may wrap around.

@@ -68,8 +68,8 @@ class InputCounts:
         """Add a record, if there is one; its number 0 becomes `first`."""
         table = as_table(record)
         names = ("numbers", "names", "documents", "tokens", "text_bytes")
-        columns = [table.get(name, ()) for name in names]
-        for number, name, *counts in zip(*columns, strict=False):
+        lists = [table.get(name, ()) for name in names]
+        for number, name, *counts in zip(*lists, strict=False):
             self.add((first + number, name), *counts)
 
     @property

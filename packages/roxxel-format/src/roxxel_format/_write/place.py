@@ -88,9 +88,9 @@ class _Files:
             for at, name in enumerate(manifest.shards.names)
             if job in {None, self.name.job_of(name)}
         ]
-        columns = map(list, zip(*map(manifest.shards.row, chosen), strict=True))
+        fields = map(list, zip(*map(manifest.shards.row, chosen), strict=True))
         return NewShards(
-            ShardTable(*columns),
+            ShardTable(*fields),
             dtype=manifest.dtype_name,
             bins=None if manifest.bins is None else manifest.bins.of(chosen),
         )
@@ -397,8 +397,8 @@ class Place(_Files):
     def _left(self, *, abandon: bool) -> list[str]:
         """Return the names of files that the corpus does not list.
 
-        They are drafts, shards and columns, tokenizers, and the plan and the records of
-        a preparation. Without a manifest, only drafts are leftovers, because perhaps
+        They are drafts, shards, column files, tokenizers, and the plan and the records
+        of a preparation. Without a manifest, only drafts are leftovers, because perhaps
         only the manifest is lost; `abandon` gives up the rest too.
         """
         name, manifest = self.name, self.existing()
