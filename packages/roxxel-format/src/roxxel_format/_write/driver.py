@@ -36,9 +36,10 @@ from roxxel_format._write.intake import (
     load_intake,
     load_tokenizer,
 )
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import OneFile, place_of
 from roxxel_format._write.recipe import LOSS_MASK, Chat, Recipe, Side, parse_separator
-from roxxel_format._write.series import ShardSeries, write_shards
+from roxxel_format._write.series import ShardSeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -421,6 +422,61 @@ class WriteJob:
         number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
         # An `ending` says that the documents are rows. `dict` adds no metadata.
         return self.unit(place, number, documents, dict)
+
+
+def write_shards(
+    place: Place,
+    intake: Intake,
+    new_path: Callable[[Path], Path],
+    documents: Iterable[object],
+    ending: Callable[[], Mapping[str, object]] | None = None,
+    *,
+    arrange: Arrange | None = None,
+    discards: bool = False,
+) -> NewShards:
+    """Write documents as shards at a place; return what the commit needs.
+
+    Args:
+        place: The place of the corpus.
+        intake: Converts the documents, by the recipe of the write.
+        new_path: Returns the path of the next shard in a folder.
+        documents: The documents; with `ending`, rows with an origin.
+        ending: Returns metadata for the last shard, after the last document.
+        arrange: Returns the documents in the order in which to write them.
+        discards: Whether to delete finished shards after an error.
+
+    Returns:
+        The shards; none if there are no documents.
+    """
+    with place.files.stage() as folder:
+        columns, made = None, intake.recipe.fields.columns
+        if made:
+            columns = NewColumns(made, place.name, folder.publish)
+        series = ShardSeries(
+            place.pattern,
+            lambda: new_path(folder.path),
+            intake,
+            {},
+            columns=columns,
+            on_closed=folder.publish,
+        )
+        try:
+            series.write_all(documents, ending, arrange)
+        except NoDocumentsError:
+            return NewShards()
+        except BaseException:
+            series.abort()
+            if discards:
+                paths = [*series.paths, *(columns.paths if columns else ())]
+                place.discard_unlisted(path.name for path in paths)
+            raise
+    return NewShards(
+        series.table,
+        columns.tables if columns else {},
+        intake.dtype,
+        intake.kind,
+        series.bins,
+    )
 
 
 def commit(

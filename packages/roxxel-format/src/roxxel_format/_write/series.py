@@ -10,7 +10,7 @@ import numpy as np
 
 from roxxel_format._spec.input_totals import InputCounts
 from roxxel_format._spec.layout import shard_table, stored_dtype
-from roxxel_format._spec.manifest import BinTable, NewShards
+from roxxel_format._spec.manifest import BinTable
 from roxxel_format._version import __version__
 from roxxel_format._write.casting import (
     Caster,
@@ -18,7 +18,6 @@ from roxxel_format._write.casting import (
     DocumentTypeError,
     NoDocumentsError,
 )
-from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.packing import packed
 from roxxel_format._write.recipe import EncodedRow, Row
 from roxxel_format._write.shard_writer import ShardWriter
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from roxxel_format._spec.layout import Layout, Tokens
     from roxxel_format._spec.manifest import ShardTable
     from roxxel_format._write.intake import Intake
+    from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.packing import Part
-    from roxxel_format._write.place import Place
     from roxxel_format._write.recipe import Origin
 
 Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
@@ -41,61 +40,6 @@ _MOST_ORIGINS = 1 << 18
 
 The shard checks documents in stages of 4 MiB, so it may find a fault late.
 """
-
-
-def write_shards(
-    place: Place,
-    intake: Intake,
-    new_path: Callable[[Path], Path],
-    documents: Iterable[object],
-    ending: Callable[[], Mapping[str, object]] | None = None,
-    *,
-    arrange: Arrange | None = None,
-    discards: bool = False,
-) -> NewShards:
-    """Write documents as shards at a place; return what the commit needs.
-
-    Args:
-        place: The place of the corpus.
-        intake: Converts the documents, by the recipe of the write.
-        new_path: Returns the path of the next shard in a folder.
-        documents: The documents; with `ending`, rows with an origin.
-        ending: Returns metadata for the last shard, after the last document.
-        arrange: Returns the documents in the order in which to write them.
-        discards: Whether to delete finished shards after an error.
-
-    Returns:
-        The shards; none if there are no documents.
-    """
-    with place.files.stage() as folder:
-        columns, made = None, intake.recipe.fields.columns
-        if made:
-            columns = NewColumns(made, place.name, folder.publish)
-        series = ShardSeries(
-            place.pattern,
-            lambda: new_path(folder.path),
-            intake,
-            {},
-            columns=columns,
-            on_closed=folder.publish,
-        )
-        try:
-            series.write_all(documents, ending, arrange)
-        except NoDocumentsError:
-            return NewShards()
-        except BaseException:
-            series.abort()
-            if discards:
-                paths = [*series.paths, *(columns.paths if columns else ())]
-                place.discard_unlisted(path.name for path in paths)
-            raise
-    return NewShards(
-        series.table,
-        columns.tables if columns else {},
-        intake.dtype,
-        intake.kind,
-        series.bins,
-    )
 
 
 class ShardSeries:
