@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from roxxel_format import Roxxel
-from roxxel_format._read.unlisted import file_contents, joined
+from roxxel_format._read.contents import file_contents, joined
 from roxxel_format._spec.layout import Head, Layout, digests
 from roxxel_format._spec.manifest_file import pack_manifest
 
