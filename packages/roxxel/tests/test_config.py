@@ -613,6 +613,17 @@ def test_a_copy_of_a_copy_means_the_same(tmp_path: Path) -> None:
     assert again.path("x").parent.resolve() == path.parent.resolve()
 
 
+def test_the_text_of_a_run_in_a_bucket_names_its_base_folder(tmp_path: Path) -> None:
+    path = tmp_path / "first.toml"
+    path.write_text('save_path = "s3://data/run"\n' + SMALLEST)
+    config = load_config(path)
+
+    text = declaration_of(config, tmp_path / "cache").text
+
+    again = parse_config(text, tmp_path / "another cache" / "config.toml")
+    assert again.folder == config.folder
+
+
 def test_a_text_that_looks_like_a_key_is_kept_too(tmp_path: Path) -> None:
     text = (
         '''model = "tiny:make"

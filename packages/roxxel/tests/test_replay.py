@@ -20,6 +20,7 @@ from roxxel import Roxxel, check_replay, open_run, replay, verify
 from roxxel.cli import main
 from roxxel.config import ConfigError
 from roxxel.replaying._branches import file_name
+from roxxel.replaying._effects import norm
 from roxxel_train import RunFolderError
 
 from .runs import facts, forge, forged, said
@@ -580,3 +581,7 @@ def test_the_command_refuses_in_one_sentence(
     assert "there is no such file" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="unknown source 'prose'"):
         replay(project / "run", {"prose": [1]})
+
+
+def test_the_norm_of_complex_parameters_counts_both_parts() -> None:
+    assert norm({"a": np.array([3 + 4j], np.complex64)}) == 5

@@ -138,7 +138,7 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
     """Return the text of a config's file for a file in `folder`, with its changes.
 
     The comments of the file stay. The text sets `relative_to` so that relative paths
-    still name the same files.
+    still name the same files, by an absolute path if the run is in a bucket.
 
     Args:
         config: The config; its `changes` are made in the text.
@@ -154,7 +154,10 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
     else:  # A program has made the config.
         document = tomlkit.parse(config_text(config))
     document.pop("relative_to", None)
-    relative_to = os.path.relpath(config.folder.resolve(), folder.resolve())
+    relative_to = str(config.folder.resolve())
+    # Where the files of a run in a bucket are kept differs from machine to machine.
+    if not isinstance(config.run_folder, str):
+        relative_to = os.path.relpath(relative_to, folder.resolve())
     head = tomlkit.document()
     if relative_to != ".":
         head["relative_to"] = relative_to

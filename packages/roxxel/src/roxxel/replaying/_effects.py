@@ -45,7 +45,8 @@ def norm(parameters: Parameters, other: Parameters | None = None) -> float:
     total = 0.0
     for name, values in parameters.items():
         origin = 0 if other is None else other[name]
-        total += float(np.square(np.subtract(values, origin, dtype=float)).sum())
+        size = np.abs(np.subtract(values, origin, dtype=np.result_type(values, float)))
+        total += float(np.square(size).sum())
     return math.sqrt(total)
 
 
