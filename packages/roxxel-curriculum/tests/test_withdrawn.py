@@ -545,6 +545,16 @@ def test_a_schedule_withdraws_documents_of_a_file_in_its_folder(
     assert ranged.relative_to(tmp_path).without == ranged.without
 
 
+def test_a_schedule_withdraws_what_an_iterator_gives_from_each_curriculum() -> None:
+    schedule = Schedule(
+        (Phase(9, 4, 129),), without={"self": iter([3, "tokens:[5,9)"])}
+    )
+
+    for _ in range(2):
+        [found] = schedule.curriculum(reader()).plan().withdrawn
+        assert found.amount == "1 document and 4 tokens"
+
+
 def test_a_source_that_was_never_read_may_go_with_what_is_withdrawn_of_it() -> None:
     fields = ("tokens", "loss_mask")
     later = [Phase(5, 2, 10), Phase(5, 2, 10, {"self": 1, "web": 1})]

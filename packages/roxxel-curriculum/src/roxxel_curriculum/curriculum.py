@@ -507,7 +507,15 @@ class Schedule(Arguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, documents in self.without.items():
+        # Each curriculum reads them again, and an iterator gives them only once.
+        without = {
+            name: tuple(cast("Iterator[Any]", each))
+            if hasattr(each, "__next__")
+            else each
+            for name, each in self.without.items()
+        }
+        object.__setattr__(self, "without", without)
+        for name, documents in without.items():
             check_documents(documents, name)
 
     def curriculum(
