@@ -345,7 +345,9 @@ def _of_aws_batch(environ: Mapping[str, str], way: str) -> str:
 
 
 def _from_sagemaker(environ: Mapping[str, str]) -> Cluster | None:
-    text = environ.get("SM_HOSTS") or "[]"
+    text = environ.get("SM_HOSTS")
+    if not text:
+        return None
     way = f"check the variables of SageMaker, or {_BY_HAND}"
     listed: Any = (find_object(f'{{"hosts": {text}}}') or {}).get("hosts")
     if not isinstance(listed, list):
@@ -414,8 +416,10 @@ def _refuse(
 
 def _refuse_listed(environ: Mapping[str, str], variable: str) -> Cluster | None:
     """Refuse the JSON of TensorFlow and Vertex AI, which lists hosts by their job."""
-    found = find_object(environ.get(variable, "")) or {}
-    cluster = found.get("cluster")
+    text = environ.get(variable)
+    if not text:
+        return None
+    cluster = (find_object(text) or {}).get("cluster")
     jobs = cast("dict[str, Any]", cluster) if isinstance(cluster, dict) else {}
     number = sum(len(x) for x in jobs.values() if isinstance(x, list | dict))
     if number < 2:
