@@ -524,7 +524,7 @@ def _check_held_out(value: Any) -> None:
 
 def _check_function(name: str, value: Any, arguments: str) -> None:
     """Check that the trainer can call a function of the user with its arguments."""
-    from roxxel_train._step.diagnose.calls import check_call
+    from roxxel_train._step.given import check_call
 
     if not callable(value):
         raise TypeError(

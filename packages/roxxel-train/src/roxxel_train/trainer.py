@@ -31,14 +31,7 @@ from roxxel_train._step.compiled import (
     compiling_thread,
     use_compilation_cache,
 )
-from roxxel_train._step.diagnose.objects import (
-    check_gradients,
-    check_pair,
-    evaluation_mode,
-    untrained_array,
-)
-from roxxel_train._step.diagnose.used import check_mask
-from roxxel_train._step.diagnose.vocabulary import check_rows
+from roxxel_train._step.given import check_pair, evaluation_mode, untrained_array
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
     BatchPlacement,
@@ -184,10 +177,11 @@ class Trainer:
             layout.mesh,
             state.path,
         )
-        check_rows(sampler, updates.lookups)
-        unheld = untrained_array(self.model, self.optimizer.wrt)
-        frozen = check_gradients(updates.gradients)
-        check_mask(sampler, updates.unused)
+        warnings = [
+            *evaluation_mode(self.model),
+            *untrained_array(self.model, self.optimizer.wrt),
+            *updates.found.check(sampler),
+        ]
         if config.grad_accum_steps > 1:
             check_weight(
                 updates, f"grad_accum_steps={config.grad_accum_steps} averages parts"
@@ -210,10 +204,10 @@ class Trainer:
             evaluator=evaluator,
             notes=[
                 *uncached,
-                *placement.notes(shapes, config.grad_accum_steps, updates.whole),
+                *placement.notes(shapes, config.grad_accum_steps, updates.found.whole),
                 *idle,
             ],
-            warnings=[*filter(None, [evaluation_mode(self.model), unheld, frozen])],
+            warnings=warnings,
             traced=traced,
         )
 
@@ -297,7 +291,7 @@ class Trainer:
             self._session.placement,
             self.sampler.phases,
             config.grad_accum_steps,
-            updates.whole,
+            updates.found.whole,
         )
         found = find_problems(
             tuple(

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_curriculum.run_log import fed_fields, head
 
-from roxxel_train._step.diagnose.vocabulary import missing_in_batch
 from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, perplexity
 from roxxel_train._step.spikes import MOST_IN_A_ROW
 from roxxel_train._step.tally import read_tally
+from roxxel_train._step.traced import missing_in_batch
 from roxxel_train.errors import BatchRow, NonFiniteError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from roxxel_train._observe.ledger import Ledger, LossMeans
     from roxxel_train._observe.machine import Machine
     from roxxel_train._observe.stragglers import Stragglers
-    from roxxel_train._step.diagnose.vocabulary import TokenLookup
+    from roxxel_train._step.traced import TokenLookup
 
 _UNREAD_UPDATES = 2
 """Largest number of updates with an unread loss; two keep a device busy."""

@@ -173,7 +173,7 @@ class Session:
                     state.losses,
                     state.ledger,
                     self.machine,
-                    self.updates.lookups,
+                    self.updates.found.lookups,
                     lambda: batches.stats,
                     self._planned.log,
                     Stragglers(self.processes.own_times, log.warning),

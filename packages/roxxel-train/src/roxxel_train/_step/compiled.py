@@ -19,19 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_ckpt.activity import doing
-from roxxel_loader.sharding.presets import CONTEXT_AXIS
 from roxxel_store.screen import short_size
 
 from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import AUTOTUNE
-from roxxel_train._step.diagnose.calls import explained
-from roxxel_train._step.diagnose.used import (
-    found_gradients,
-    splits_over,
-    used_fields,
-)
-from roxxel_train._step.diagnose.vocabulary import token_lookups
+from roxxel_train._step.given import explained
 from roxxel_train._step.loss import LOSS_WEIGHT
+from roxxel_train._step.traced import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
 
     from jax.sharding import Mesh
 
-    from roxxel_train._step.diagnose.vocabulary import TokenLookup
     from roxxel_train._step.step import Tree
 
 _POLL_S = 0.1
@@ -125,11 +118,7 @@ class CompiledAhead:
     The function returns a tuple whose second value is a dict. It may name the axes of
     `mesh`. The programs keep the shardings of `state`. `batches` has the shape, dtype
     and sharding of each batch (any pytree of arrays), in the order in which the run
-    needs the programs. `lookups` are the arrays that the programs index by tokens.
-    `used` has the fields of a batch that at least one program uses, and `unused` those
-    that at least one program does not use. `gradients` says for each parameter
-    whether at least one program gives it a gradient. `whole` has the batch shapes whose
-    programs split no array over the axis `context`.
+    needs the programs. `found` is what the traced programs tell.
     """
 
     def __init__(
@@ -149,24 +138,14 @@ class CompiledAhead:
         self._has_narrow = any(_is_narrow(x.dtype) for x in jax.tree.leaves(shapes))
         distinct = {_key(batch): batch for batch in batches}
         self._lowered: dict[Any, Any] = {}
-        self.lookups: set[TokenLookup] = set()
-        self.used: set[str] = set()
-        self.unused: set[str] = set()
-        self.gradients: dict[str, bool] = {}
-        self.whole: set[tuple[int, ...]] = set()
+        self.found = Findings()
         for key, batch in distinct.items():
             if jax.config.values["jax_disable_jit"]:
                 break
             with jax.set_mesh(mesh), explained(batch):
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
-            self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
-            if not splits_over(traced.jaxpr.jaxpr, CONTEXT_AXIS):
-                self.whole.add(_shape_of(key))
-            for name, has_gradient in found_gradients(traced.jaxpr.jaxpr).items():
-                self.gradients[name] = has_gradient or self.gradients.get(name, False)
-            for name, is_used in used_fields(traced.jaxpr.jaxpr, shapes, batch).items():
-                (self.used if is_used else self.unused).add(name)
+            self.found.add(traced.jaxpr.jaxpr, shapes, batch)
         self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}
 
     @property
@@ -294,7 +273,7 @@ def check_weight(programs: CompiledAhead, averages: str) -> None:
     `averages` says what is averaged. Without a weight, a part without tokens that count
     would enter the mean as a loss of 0.
     """
-    if "loss_mask" in programs.used and LOSS_WEIGHT not in (programs.names or ()):
+    if "loss_mask" in programs.found.used and LOSS_WEIGHT not in (programs.names or ()):
         raise ValueError(
             f"{averages}, but the loss uses 'loss_mask' and loss_fn returns no "
             f"{LOSS_WEIGHT!r}, so a part without unmasked tokens would count as a loss "

@@ -23,9 +23,9 @@ from flax import nnx
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from roxxel_train._step.diagnose.calls import check_call
-from roxxel_train._step.diagnose.objects import (
+from roxxel_train._step.given import (
     array_path,
+    check_call,
     check_model,
     check_optimizer,
 )

@@ -19,10 +19,11 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_train._step.diagnose.objects import mark_gradients, pure
+from roxxel_train._step.given import pure
 from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, Scalars, unpack_loss
 from roxxel_train._step.spikes import WINDOW, judge
 from roxxel_train._step.tally import check_names, tally, without_losses
+from roxxel_train._step.traced import mark_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

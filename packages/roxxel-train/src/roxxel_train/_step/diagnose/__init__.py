@@ -1,1 +1,0 @@
-"""Find mistakes in models, optimizers and loss functions before the first step."""
