@@ -11,7 +11,7 @@ from roxxel_curriculum.digest import add_step, digest_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roxxel_train._step.tally import Tally
+    from roxxel_train._step.loss import Tally
 
 
 @dataclass(slots=True)

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_curriculum.run_log import fed_fields, head
 
-from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, perplexity
+from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, perplexity, read_tally
 from roxxel_train._step.spikes import MOST_IN_A_ROW
-from roxxel_train._step.tally import read_tally
 from roxxel_train._step.traced import missing_in_batch
 from roxxel_train.errors import BatchRow, NonFiniteError
 

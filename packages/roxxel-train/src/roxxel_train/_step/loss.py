@@ -1,14 +1,30 @@
-"""What a loss function may return: the loss, scalars to log, and losses of rows."""
+"""The numbers of an update: what a loss function returns, and what the host reads.
+
+A loss function may return scalars to log and losses of rows beside the loss. The
+devices pack the digest of the batch and the loss by source into one small array, the
+tally, so a step costs one transfer to the host. The host unpacks the tally when it
+reads the loss of the same update.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from roxxel_curriculum.digest import device_digest, from_halves
 from roxxel_curriculum.run_log import TIMING_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from roxxel_train._step.fed import Fed
 
 Scalars = dict[str, jax.Array]
 """Scalars, arrays of shape (), by their names in the log."""
@@ -16,16 +32,16 @@ Scalars = dict[str, jax.Array]
 LOSS_WEIGHT = "loss_weight"
 """Name of the scalar with the number of tokens over which the loss is a mean."""
 
-ROW_LOSS = "row_loss"
+_ROW_LOSS = "row_loss"
 """Name of the array of shape (B,) with the mean loss of each row of a batch."""
 
-ROW_WEIGHT = "row_weight"
+_ROW_WEIGHT = "row_weight"
 """Name of the array of shape (B,) with the number of tokens that count in each row."""
 
 SKIPPED = "skipped"
 """Name of the scalar with the number of updates that `skip_spikes` has left out."""
 
-ROW_FIELDS = TIMING_FIELDS | {
+_ROW_FIELDS = TIMING_FIELDS | {
     "kind",
     "step",
     "phase",
@@ -39,6 +55,9 @@ ROW_FIELDS = TIMING_FIELDS | {
     SKIPPED,
 }
 """Names that the trainer reserves: a loss function must not return them."""
+
+_NUM_HEAD = 3
+"""Number of values of a tally before the sums: the digest, and whether there is one."""
 
 
 def perplexity(
@@ -107,17 +126,72 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
                 f"{function} returned a metric named 'loss' beside the loss, which may "
                 "be another value; rename or drop the metric"
             )
-        if name in ROW_FIELDS:
+        if name in _ROW_FIELDS:
             raise TypeError(
                 f"{function} returned a metric named {name!r}, which is a "
                 "reserved name; rename the metric"
             )
-    if ROW_WEIGHT in rows and ROW_LOSS not in rows:
+    if _ROW_WEIGHT in rows and _ROW_LOSS not in rows:
         raise TypeError(
-            f"{function} returned {ROW_WEIGHT!r} without {ROW_LOSS!r}; return both"
+            f"{function} returned {_ROW_WEIGHT!r} without {_ROW_LOSS!r}; return both"
         )
     logged = {name: _scalar(value) for name, value in scalars.items()}
     return UnpackedLoss(_scalar(loss), logged, rows)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The unpacked tally of one update.
+
+    `loss_sums` and `weights` have one value for each source: the sum of `row_weight *
+    row_loss` and of `row_weight` over the rows of the source. Both are 0 if the loss
+    function returns no `row_loss`. `digest` is the `batch_digest`, or None if the batch
+    has no tokens.
+    """
+
+    digest: int | None
+    loss_sums: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32]
+
+
+def tally(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Array:
+    """Return the tally of an update as one uint32 array, inside a jitted function.
+
+    `rows` has what the loss function returned for each row: nothing, `row_loss`, or
+    `row_loss` and `row_weight`.
+    """
+    tokens = fed.batch.get("tokens") if isinstance(fed.batch, dict) else fed.batch
+    if tokens is None:
+        head = jnp.zeros(_NUM_HEAD, jnp.uint32)
+    else:
+        head = jnp.append(device_digest(tokens), jnp.uint32(1))
+    sums = jnp.zeros((2, num_sources), jnp.float32)
+    if rows:
+        sums = _sums(fed, rows, num_sources)
+    return jnp.append(head, jax.lax.bitcast_convert_type(sums.ravel(), jnp.uint32))
+
+
+def read_tally(packed: npt.NDArray[np.uint32]) -> Tally:
+    """Unpack the result of `tally`."""
+    *halves, has_digest = packed[:_NUM_HEAD]
+    loss_sums, weights = packed[_NUM_HEAD:].view(np.float32).reshape(2, -1)
+    return Tally(from_halves(halves) if has_digest else None, loss_sums, weights)
+
+
+def without_losses(packed: jax.Array) -> jax.Array:
+    """Return the tally of an update whose losses do not count, only its tokens."""
+    return packed.at[_NUM_HEAD:].set(0)
+
+
+def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:
+    """Check that no metric of the user is named like a loss by source."""
+    for source in sources:
+        if f"loss/{source}" in scalars:
+            raise TypeError(
+                f"loss_fn returned {_ROW_LOSS!r} and a metric named 'loss/{source}', "
+                "under which the trainer logs the loss of this source; rename the "
+                "metric"
+            )
 
 
 def _without_rows(
@@ -125,7 +199,7 @@ def _without_rows(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the other leaves; move `row_loss` and `row_weight` to `rows`."""
     for name, value in leaves:
-        if name not in (ROW_LOSS, ROW_WEIGHT) or value is None:
+        if name not in (_ROW_LOSS, _ROW_WEIGHT) or value is None:
             yield name, value
         elif getattr(value, "ndim", None) != 1:
             raise TypeError(
@@ -250,3 +324,22 @@ def _describe(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
     return f"a {type(value).__name__}"
+
+
+def _sums(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Array:
+    """Return the sums of loss and of weight by source, shape `(2, num_sources)`."""
+    for name, values in rows.items():
+        if values.shape != fed.source.shape:
+            raise TypeError(
+                f"loss_fn returned {name!r} of shape {values.shape} for a batch of "
+                f"{fed.source.shape[0]} rows; return one value for each row"
+            )
+    # By default the weight of a row is its number of tokens: means are over tokens, and
+    # after an edit two metrics rows may have phases of different lengths between them.
+    columns = jax.tree.leaves(fed.batch)[0].shape[1]
+    weight = rows.get(_ROW_WEIGHT, jnp.full(fed.source.shape, columns))
+    weight = weight.astype(jnp.float32)
+    # The mean loss of a fully masked row may be 0 / 0, and NaN * 0 is NaN.
+    loss = jnp.where(weight > 0, rows[_ROW_LOSS].astype(jnp.float32) * weight, 0)
+    is_of = fed.source[None, :] == jnp.arange(num_sources)[:, None]
+    return jnp.where(is_of, jnp.stack([loss, weight])[:, None, :], 0).sum(-1)

@@ -20,9 +20,16 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from roxxel_train._step.given import pure
-from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, Scalars, unpack_loss
+from roxxel_train._step.loss import (
+    LOSS_WEIGHT,
+    SKIPPED,
+    Scalars,
+    check_names,
+    tally,
+    unpack_loss,
+    without_losses,
+)
 from roxxel_train._step.spikes import WINDOW, judge
-from roxxel_train._step.tally import check_names, tally, without_losses
 from roxxel_train._step.traced import mark_gradients
 
 if TYPE_CHECKING:
