@@ -9,6 +9,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
+from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
@@ -17,9 +19,9 @@ from roxxel_store.lines import LinePosition
 from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger, LossMean, LossMeans
 from roxxel_train._run.events import failed_save
-from roxxel_train._run.finite import FiniteCheck
 from roxxel_train._run.held_out import HeldOutSets
 from roxxel_train._run.origin import find_past, origin_records
+from roxxel_train._step.compiled import is_debugging
 from roxxel_train._step.spikes import SpikeWindow
 from roxxel_train._step.step import is_sound, put, restart, signature, take
 from roxxel_train.errors import (
@@ -30,10 +32,10 @@ from roxxel_train.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from flax import nnx
     from jax.sharding import Mesh
     from roxxel_ckpt.contents import Files
     from roxxel_curriculum import Curriculum
@@ -393,3 +395,55 @@ class RunState:
             raise recorder.not_finite(
                 self.step, "the update left NaN or infinite parameters"
             )
+
+
+class FiniteCheck:
+    """The check of the parameters before a save, and after the last update.
+
+    It does not wait for the device.
+    """
+
+    def __init__(self, model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._program: Future[Any] | None = None
+
+    def compile_ahead(self, compiler: Executor) -> None:
+        """Start to compile the check, so the first save does not wait for it."""
+        if not is_debugging():
+            shapes = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+                self._trained(),
+            )
+            self._program = compiler.submit(_are_finite.lower(shapes).compile)
+
+    def close(self) -> None:
+        """Cancel the compilation if it has not started."""
+        if self._program is not None:
+            self._program.cancel()
+            self._program = None
+
+    def begin(self) -> jax.Array | bool:
+        """Start the check; True for arrays that the next update has donated."""
+        trained = self._trained()
+        if not is_sound(trained):
+            return True
+        program = self._program
+        if program is not None and program.done():
+            return program.result()(trained)
+        return _are_finite(trained)
+
+    def _trained(self) -> Tree:
+        return nnx.to_pure_dict(nnx.state(self._model, self._optimizer.wrt))
+
+
+@jax.jit
+def _are_finite(tree: Tree) -> jax.Array:
+    """Return whether every number of the tree is finite, as a bool scalar."""
+    return jnp.asarray(
+        [
+            jnp.isfinite(x).all()
+            for x in jax.tree.leaves(tree)
+            if jnp.issubdtype(x.dtype, jnp.inexact)
+        ]
+    ).all()

@@ -133,18 +133,6 @@ def is_sound(tree: Tree) -> bool:
     return not any(x.is_deleted() for x in jax.tree.leaves(tree))
 
 
-@jax.jit
-def is_finite(tree: Tree) -> jax.Array:
-    """Return whether every number of the tree is finite, as a bool scalar."""
-    return jnp.asarray(
-        [
-            jnp.isfinite(x).all()
-            for x in jax.tree.leaves(tree)
-            if jnp.issubdtype(x.dtype, jnp.inexact)
-        ]
-    ).all()
-
-
 def signature(tree: Tree) -> str:
     """Return a hash of every path, shape and dtype."""
     lines = [
