@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 from flax import nnx
 from roxxel_store.arguments import as_integer
 
@@ -40,7 +39,7 @@ from roxxel_train._step.placement import (
     fed_shapes,
     instead_of_set_mesh,
 )
-from roxxel_train._step.step import ModelState, choose_step, jit_update
+from roxxel_train._step.step import choose_step, jit_update
 from roxxel_train._together.barriers import check_same
 from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.config import TrainConfig, configured_by
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Plan, Sampler
 
     from roxxel_train._run.events import RunSummary
+    from roxxel_train._step.step import ModelState
     from roxxel_train.config import Declaration
 
 
@@ -186,7 +186,9 @@ class Trainer:
             check_weight(
                 updates, f"grad_accum_steps={config.grad_accum_steps} averages parts"
             )
-        evaluator = Evaluator(config, placement, graphdef, state)
+        evaluator = Evaluator(
+            config, state.held_out, placement, graphdef, state.arrays, state.path
+        )
         evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None
         )
@@ -218,8 +220,7 @@ class Trainer:
         Outside of `run()` the arrays have the newest values. During `run()` they have
         the values of the last evaluation or save, and the next update donates them.
         """
-        step = nnx.Variable(jnp.asarray(self._session.state.step))
-        return ModelState(self.model, self.optimizer, step)
+        return self._session.state.objects
 
     @property
     def checkpointer(self) -> Checkpointer | None:

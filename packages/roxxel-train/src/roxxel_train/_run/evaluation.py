@@ -1,9 +1,15 @@
-"""Evaluations between updates: the user's function, and the loss on held-out data."""
+"""The evaluations of a run: the loss on its held-out sets, and the user's function.
+
+Held-out losses of all starts of a run choose the best checkpoint, and form one curve of
+`eval_loss`. So a set is pinned under its name, like the sources of a run: a corpus that
+has grown is read at its first version, and other data is an error.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -11,30 +17,123 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from roxxel_ckpt.activity import doing
+from roxxel_curriculum import StateMismatch
+from roxxel_curriculum.state import recorded_masks
 from roxxel_format import ChecksumError
 from roxxel_loader import device_stream
 
-from roxxel_train._run.held_out import EVAL_LOSS
 from roxxel_train._step.compiled import CompiledAhead, check_weight
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
 from roxxel_train._step.placement import batch_shapes
-from roxxel_train._step.step import ModelState, of_objects, show_average
+from roxxel_train._step.step import of_objects, show_average
+from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from roxxel_curriculum import Sampler
+    from roxxel_curriculum import Curriculum, Sampler
 
-    from roxxel_train._run.state import RunState
     from roxxel_train._step.loss import Scalars
     from roxxel_train._step.placement import BatchPlacement
-    from roxxel_train._step.step import LossFunction, Tree
+    from roxxel_train._step.step import LossFunction, ModelState, Tree
     from roxxel_train.config import TrainConfig
 
+_EVAL_LOSS = "eval_loss"
+"""Name of the mean loss over the held-out sets."""
+
 _FIXED_FIELDS = ("kind", "step", "time")
-_LOSS, _EXP = EVAL_LOSS, "perplexity"
 _UNREAD_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class HeldOutSets:
+    """The held-out sets of a run.
+
+    Attributes:
+        samplers: The sampler of each set, by name. A run with one set may leave it
+            unnamed, and the name is then empty.
+        record: The record for a checkpoint and `run.json`: the state of each set that
+            the run has ever had, and the names of the sets of `eval_loss`.
+        notes: One sentence for each doubt about a set; see
+            `Curriculum.compare_held_out`.
+    """
+
+    samplers: Mapping[str, Sampler]
+    record: Mapping[str, Any]
+    notes: Sequence[str]
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        training: Curriculum,
+        past: Mapping[str, Any] | None,
+        where: str,
+    ) -> HeldOutSets:
+        """Return the sets of a config, as the run in `where` has recorded them.
+
+        `past` is the `record` of an earlier start; None for a new run.
+
+        Raises:
+            RunMismatchError: A set has other data than in the earlier start.
+            CurriculumError: A set has another tokenizer than the training data.
+        """
+        states = dict((past or {}).get("states", {}))
+        samplers: dict[str, Sampler] = {}
+        for name, curriculum in config.held_out.items():
+            past_state = states.get(name)
+            try:
+                sampler = _pinned(config, curriculum, past_state)
+            except StateMismatch as error:
+                raise _mismatch(where, name, error.differences) from error
+            samplers[name] = sampler
+            if past_state is None or not recorded_masks(past_state):
+                # Masks are pinned by the first start with the field `loss_mask`.
+                states[name] = sampler.state(sampler.total_steps)
+        names = config.mean_sets or (past or {}).get("names", [])
+        notes = [
+            note
+            for name, curriculum in config.held_out.items()
+            for note in training.compare_held_out(curriculum, name)
+        ]
+        return cls(samplers, {"names": names, "states": states}, notes)
+
+    def check(self, record: Mapping[str, Any], where: str) -> None:
+        """Raise RunMismatchError if a checkpoint has measured other data.
+
+        `record` is the checkpoint's record, which another program may have written.
+        """
+        for name, state in record.get("states", {}).items():
+            if name in self.samplers and self.record["states"][name] != state:
+                raise _mismatch(where, name, ["another program has changed it"])
+
+    def problems(self) -> Iterator[str]:
+        """Read the first and the last batch of each set; yield why this fails."""
+        for name, sampler in self.samplers.items():
+            try:
+                for step in sorted({0, sampler.total_steps - 1}):
+                    sampler.batch(step)
+            except (OSError, ValueError) as error:
+                what = f"held-out set {name!r}" if name else "held-out set"
+                yield f"{what}: {error}"
+
+    def check_ranking(
+        self, past: Mapping[str, Any] | None, metric: str | None, where: str
+    ) -> None:
+        """Raise RunMismatchError if a mean over other sets ranks the checkpoints."""
+        before, names = (past or {}).get("names", []), self.record["names"]
+        if metric not in (None, _EVAL_LOSS) or not before or not names:
+            return
+        if before == names:
+            return
+        named = next(filter(None, names), "NAME")
+        raise RunMismatchError(
+            f"{where}: ranks its checkpoints by {_EVAL_LOSS!r}, the loss over "
+            f"{_listed(before)}, and now has {_listed(names)}, so the best checkpoint "
+            f"would be chosen across both; give best_metric='{_EVAL_LOSS}/{named}' to "
+            "rank by one set from now on, or the earlier sets"
+        )
 
 
 class Evaluator:
@@ -43,21 +142,23 @@ class Evaluator:
     def __init__(
         self,
         config: TrainConfig,
+        sets: HeldOutSets,
         placement: BatchPlacement,
         graphdef: Any,
-        state: RunState,
+        state: Tree,
+        run_folder: Path | None = None,
     ) -> None:
         self._eval_fn = config.eval_fn
-        self.held_out: HeldOut | None = None
-        if state.held_out.samplers:
-            self.held_out = HeldOut(
-                state.held_out.samplers,
+        self.held_out: HeldOutLoss | None = None
+        if sets.samplers:
+            self.held_out = HeldOutLoss(
+                sets.samplers,
                 config.mean_sets,
                 placement,
                 config.loss_fn,
                 graphdef,
-                state.arrays,
-                state.path,
+                state,
+                run_folder,
             )
         self._unseen_metric: str | None = None
         self.result: Any = None
@@ -109,28 +210,31 @@ class Evaluator:
         )
 
     def __call__(
-        self, state: RunState, is_stopping: Callable[[], bool]
+        self,
+        state: Tree,
+        shown: Callable[[], ModelState],
+        is_stopping: Callable[[], bool],
     ) -> dict[str, Any] | None:
-        """Evaluate the newest state; return values by name, or None after a stop."""
+        """Evaluate the newest state; return values by name, or None after a stop.
+
+        `shown` returns the user's objects with this state.
+        """
         values: dict[str, Any] = {}
         if self.held_out is not None:
-            means = self.held_out.evaluate(state.arrays, is_stopping)
+            means = self.held_out.evaluate(state, is_stopping)
             if means is None:
                 return None
-            self.eval_loss = means.get(_LOSS)
+            self.eval_loss = means.get(_EVAL_LOSS)
             values |= means
         if self._eval_fn is not None:
-            state.show()
-            step = nnx.Variable(jnp.asarray(state.step))
+            objects = shown()
             with doing("eval_fn"):
-                self.result = self._eval_fn(
-                    ModelState(state.model, state.optimizer, step)
-                )
+                self.result = self._eval_fn(objects)
             values |= _values(self.result, {*_FIXED_FIELDS, *values})
         return values
 
 
-class HeldOut:
+class HeldOutLoss:
     """The loss over every batch of each held-out set.
 
     `samplers` has the sampler of each set by name, and `in_mean` the names of the sets
@@ -187,7 +291,7 @@ class HeldOut:
         names = self.programs.names
         if names is None:
             return None
-        mean = {_LOSS} if self._in_mean else set[str]()
+        mean = {_EVAL_LOSS} if self._in_mean else set[str]()
         return mean | {
             _name(value, of_set)
             for of_set in self.samplers
@@ -212,9 +316,10 @@ class HeldOut:
             loss = means["loss"]
             if name in self._in_mean:
                 losses.append(loss)
-            for value, mean in {**means, **perplexity(_EXP, loss, means)}.items():
+            means |= perplexity("perplexity", loss, means)
+            for value, mean in means.items():
                 values[_name(value, name)] = mean
-        return values if not losses else {_LOSS: fmean(losses), **values}
+        return values if not losses else {_EVAL_LOSS: fmean(losses), **values}
 
     def _means(
         self, name: str, state: Tree, is_stopping: Callable[[], bool]
@@ -271,6 +376,38 @@ class HeldOut:
                     if read is not None:
                         yield read
         yield from map(_read, unread)
+
+
+def _pinned(
+    config: TrainConfig, curriculum: Curriculum, state: Mapping[str, Any] | None
+) -> Sampler:
+    """Return the sampler of a set; raise StateMismatch if the set has changed."""
+    sampler = curriculum.sampler(config.seed, state, config.fields, config.check)
+    if state is None:
+        return sampler
+    if sampler.total_steps != state["step"]:
+        raise StateMismatch(
+            [f"it had {state['step']} steps and now has {sampler.total_steps}"]
+        )
+    added = [each for each in sampler.withdrawals if each.step >= state["step"]]
+    if added:
+        raise StateMismatch([f"other documents of {added[0].source!r} are withdrawn"])
+    return sampler
+
+
+def _mismatch(where: str, name: str, differences: Iterable[str]) -> RunMismatchError:
+    what = f"the held-out set {name!r}" if name else "the held-out set"
+    return RunMismatchError(
+        f"{where}: {what} is not the one that the run has measured so far: "
+        f"{'; '.join(differences)}; restore the set, or give the changed set a new "
+        'name: eval_curriculum={"NEW": ...}, or [eval.NEW] in a config file'
+    )
+
+
+def _listed(names: list[str]) -> str:
+    if names == [""]:
+        return "one set without a name"
+    return f"the set{'s' if names[1:] else ''} {', '.join(map(repr, names))}"
 
 
 def _argument(of_set: str) -> str:

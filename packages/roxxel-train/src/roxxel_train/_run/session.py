@@ -207,7 +207,7 @@ class Session:
         self.recorder.drain()
         began_s = time.perf_counter()
         with self._excluded("evaluate", "eval_s"):
-            values = evaluator(state, self.processes.is_stopping)
+            values = evaluator(state.arrays, state.shown, self.processes.is_stopping)
         if values is None:
             return
         seconds = time.perf_counter() - began_s

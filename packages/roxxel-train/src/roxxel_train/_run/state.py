@@ -18,12 +18,19 @@ from roxxel_store.lines import LinePosition
 
 from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger, LossMean, LossMeans
+from roxxel_train._run.evaluation import HeldOutSets
 from roxxel_train._run.events import failed_save
-from roxxel_train._run.held_out import HeldOutSets
 from roxxel_train._run.origin import find_past, origin_records
 from roxxel_train._step.compiled import is_debugging
 from roxxel_train._step.spikes import SpikeWindow
-from roxxel_train._step.step import is_sound, put, restart, signature, take
+from roxxel_train._step.step import (
+    ModelState,
+    is_sound,
+    put,
+    restart,
+    signature,
+    take,
+)
 from roxxel_train.errors import (
     NonFiniteError,
     RunMismatchError,
@@ -203,9 +210,20 @@ class RunState:
             self.arrays = jax.device_put(kept, places)
             self.show()
 
+    @property
+    def objects(self) -> ModelState:
+        """The user's objects, with the values of the last `show`."""
+        step = nnx.Variable(jnp.asarray(self.step))
+        return ModelState(self.model, self.optimizer, step)
+
     def show(self) -> None:
         """Put the newest arrays into the user's objects, without a copy."""
         put(self.model, self.optimizer, self.arrays)
+
+    def shown(self) -> ModelState:
+        """Return the user's objects with the newest arrays."""
+        self.show()
+        return self.objects
 
     def load_origin(self) -> None:
         """Load the checkpoint from which a new run starts, if any."""
