@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
-from roxxel_train._observe.fitting import REMEDY, Fitting
+from roxxel_train._run.preflight import REMEDY, Fitting
 from roxxel_train._step.compiled import CompiledShape
 from roxxel_train._step.placement import BatchPlacement, accumulation_notes
 

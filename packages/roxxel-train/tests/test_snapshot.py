@@ -9,7 +9,7 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._observe.preflight import find_problems
+from roxxel_train._run.preflight import find_problems
 from roxxel_train._step.compiled import CompiledShape
 
 from .helpers import rows, trainer, values

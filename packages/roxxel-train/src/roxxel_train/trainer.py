@@ -6,9 +6,6 @@ The next update reads batch k.
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flax import nnx
@@ -17,17 +14,15 @@ from roxxel_store.arguments import as_integer
 from roxxel_train._files.own_folder import OwnFolder
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
-from roxxel_train._observe.fitting import Fitting
 from roxxel_train._observe.machine import Machine
-from roxxel_train._observe.preflight import Preflight, find_problems
 from roxxel_train._run.evaluation import Evaluator
+from roxxel_train._run.preflight import Preflight, preflight
 from roxxel_train._run.profile import checked_steps
 from roxxel_train._run.session import Session
 from roxxel_train._run.state import RunState
 from roxxel_train._step.compiled import (
     CompiledAhead,
     check_weight,
-    compiling_thread,
     use_compilation_cache,
 )
 from roxxel_train._step.given import check_pair, evaluation_mode, untrained_array
@@ -45,6 +40,8 @@ from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.config import TrainConfig, configured_by
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from roxxel_ckpt import Checkpointer
     from roxxel_curriculum import Plan, Sampler
 
@@ -271,49 +268,7 @@ class Trainer:
         problem, no step is timed. The run stays as it is: model and optimizer keep
         their values, and nothing is saved or logged.
         """
-        config, state = self._session.config, self._session.state
-        updates = self._session.updates
-        with compiling_thread() as compiler:
-            updates.begin(compiler, self._session.shapes)
-        every = config.checkpoint_every
-        # Continuous saves may be as many as the steps.
-        interval = every if isinstance(every, int) else 1
-        num_checkpoints = -(-self.sampler.total_steps // interval)
-        if config.max_to_keep is not None:
-            # The newest checkpoints, the best one, and one that is being written.
-            kept = config.max_to_keep + 2
-            if isinstance(config.keep_every, int):
-                permanent = math.lcm(config.keep_every, interval)
-                kept += self.sampler.total_steps // permanent
-            num_checkpoints = min(num_checkpoints, kept)
-        folder = state.folder if config.checkpointer is None else None
-        checkpoints = None if folder is None else folder.checkpoints
-        fitting = Fitting(
-            self._session.placement,
-            self.sampler.phases,
-            config.grad_accum_steps,
-            updates.found.whole,
-        )
-        found = find_problems(
-            tuple(
-                replace(one, held=fitting.held(one.shape)) for one in updates.shapes()
-            ),
-            fitting.remedy,
-            state.arrays,
-            checkpoints if isinstance(checkpoints, Path) else None,
-            num_checkpoints,
-            [
-                *state.held_out.problems(),
-                *self.logger.sink_problems(),
-            ],
-            [
-                *self.sampler.notes_on_sources,
-                *state.held_out.notes,
-                *self._session.warnings,
-                *self._session.notes,
-            ],
-        )
-        return self._session.timed(found)
+        return preflight(self._session)
 
     def save(self) -> None:
         """Request a checkpoint of the current run; any thread may call this method.

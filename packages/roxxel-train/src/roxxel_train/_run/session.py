@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
-from roxxel_ckpt.coordination import Channel
 from roxxel_curriculum.run_log import start_fields
 from roxxel_loader import device_stream
 from roxxel_store.files import replace_file
@@ -26,13 +25,11 @@ from roxxel_train._run.environment import environment
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.garbage import Garbage
 from roxxel_train._run.profile import Trace
-from roxxel_train._run.trial import with_times
-from roxxel_train._step.compiled import compiling_thread, is_debugging
+from roxxel_train._step.compiled import compiling_thread
 from roxxel_train._step.fed import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._step.repeated import Repeated
 from roxxel_train._together.processes import Processes
-from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.config import CONTINUOUS
 from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
     from roxxel_loader import DeviceStream
 
     from roxxel_train._observe.machine import Machine
-    from roxxel_train._observe.preflight import Preflight
     from roxxel_train._run.evaluation import Evaluator
     from roxxel_train._run.state import RunState
     from roxxel_train._step.compiled import CompiledAhead, CompiledShape
@@ -54,8 +50,6 @@ if TYPE_CHECKING:
     from roxxel_train._together.processes import Request
     from roxxel_train.config import Declaration, TrainConfig
     from roxxel_train.goodput import Goodput
-
-_PREFLIGHT = Channel("train/preflight")
 
 
 @dataclass(eq=False, repr=False)
@@ -217,27 +211,6 @@ class Session:
         warning = evaluator.metric_warning(self.recorder.metrics())
         if warning is not None:
             self.log.warning(warning)
-
-    @needs_all_processes
-    def timed(self, found: Preflight) -> Preflight:
-        """Time a few steps, undo them, and add the times to the result of preflight.
-
-        If a process has found a problem, no process times a step.
-        """
-
-        def agree(what: str, *, ready: bool) -> bool:
-            return _PREFLIGHT.agree(what, lambda: ready, all, self.config.timeout)
-
-        if not agree("preflight", ready=found.ok and not is_debugging()):
-            return found
-        rows = FedRows(self.state.sampler, self.config.grad_accum_steps)
-        with instead_of_set_mesh(self.mesh):
-            found = with_times(
-                found, self.updates, self.shapes, self.state, rows, self.placement
-            )
-        # A process that leaves early would count as one that failed.
-        agree("end of preflight", ready=True)
-        return found
 
     def begin_run(self) -> bool:
         """Do what is due before the first update; return whether none follows.
