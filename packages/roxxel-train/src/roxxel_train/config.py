@@ -418,6 +418,26 @@ class TrainConfig(Settings):
                 "XLA_FLAGS=--xla_gpu_deterministic_ops=true, or omit verify_every"
             )
 
+    def traced_steps(self, total_steps: int) -> range:
+        """Return the steps whose JAX trace is written; empty without `profile`.
+
+        Raises:
+            ValueError: A run of `total_steps` does not reach them, or has no folder.
+        """
+        if self.profile is None:
+            return range(0)
+        start, stop = self.profile
+        if start >= total_steps:
+            raise ValueError(
+                f"profile={(start, stop)} starts after the last of {total_steps} "
+                f"steps; give a start below {total_steps}"
+            )
+        if self.save_path is None:
+            raise ValueError(
+                f"profile={(start, stop)} needs a folder for the trace; give save_path"
+            )
+        return range(start, stop)
+
     def pacing(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.
 
@@ -543,7 +563,7 @@ def _check_object(name: str, value: Any, wanted: str) -> None:
 
 
 def _check_profile(profile: tuple[int, int] | None) -> None:
-    """Check that the steps ascend; the run later checks them against its length."""
+    """Check that the steps ascend; `traced_steps` compares them with the run."""
     if profile is None:
         return
     start, stop = profile

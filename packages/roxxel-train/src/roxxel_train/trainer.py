@@ -17,7 +17,6 @@ from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
 from roxxel_train._run.evaluation import Evaluator
 from roxxel_train._run.preflight import Preflight, preflight
-from roxxel_train._run.profile import checked_steps
 from roxxel_train._run.session import Session
 from roxxel_train._run.state import RunState
 from roxxel_train._step.compiled import (
@@ -156,9 +155,7 @@ class Trainer:
         self.seed = sampler.seed
         shapes = [(phase.batch_size, phase.seq_len) for phase in sampler.phases]
         idle = accumulation_notes(sampler.phases, config.grad_accum_steps, placement)
-        traced = checked_steps(
-            config.profile, sampler.total_steps, has_folder=folder is not None
-        )
+        traced = config.traced_steps(sampler.total_steps)
         with instead_of_set_mesh(layout.mesh):
             state.load_origin()
 

@@ -14,25 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def checked_steps(
-    profile: tuple[int, int] | None, total_steps: int, *, has_folder: bool
-) -> range:
-    """Return the steps in the argument `profile`; empty for None."""
-    if profile is None:
-        return range(0)
-    start, stop = profile
-    if start >= total_steps:
-        raise ValueError(
-            f"profile={(start, stop)} starts after the last of {total_steps} steps; "
-            f"give a start below {total_steps}"
-        )
-    if not has_folder:
-        raise ValueError(
-            f"profile={(start, stop)} needs a folder for the trace; give save_path"
-        )
-    return range(start, stop)
-
-
 class Trace:
     """Writes a JAX trace of the updates of some steps, for XProf or TensorBoard.
 
