@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = """
-from roxxel_train._run.environment import environment
+from roxxel_train._run.session import environment
 print(environment({}, {})["versions"].get("program"))
 """
 MAIN = "print('trains')\n"

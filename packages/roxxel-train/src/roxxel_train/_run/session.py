@@ -6,9 +6,14 @@ events. When the trainer's loop ends, the session closes all resources.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +26,6 @@ from roxxel_train._log.logger import Logger, WarningForwarder
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
-from roxxel_train._run.environment import environment
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.garbage import Garbage
 from roxxel_train._run.profile import Trace
@@ -35,7 +39,7 @@ from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -50,6 +54,19 @@ if TYPE_CHECKING:
     from roxxel_train._together.processes import Request
     from roxxel_train.config import Declaration, TrainConfig
     from roxxel_train.goodput import Goodput
+
+_FLAGS = {
+    "XLA_FLAGS": lambda: os.environ.get("XLA_FLAGS", ""),
+    "matmul_precision": lambda: str(jax.config.jax_default_matmul_precision),  # pyright: ignore[reportAttributeAccessIssue] - JAX declares its options at run time
+    "x64": lambda: jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue] - as above
+}
+_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+_COMMIT = (
+    *("git", "--no-optional-locks", "describe"),
+    *("--always", "--dirty", "--abbrev=12", "--exclude=*"),
+)
+_GIT_S = 5.0
+"""Longest wait for git, which reads all files of a repository."""
 
 
 @dataclass(eq=False, repr=False)
@@ -529,3 +546,37 @@ class Session:
                 held_out and {n: s.state(0) for n, s in held_out.samplers.items()},
             ],
         }
+
+
+def environment(devices: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str, Any]:
+    """Return the machine and software of this start, which may change the bits.
+
+    `devices` counts the devices of the run by kind, `mesh` the devices along each axis.
+    """
+    return {
+        "command": sys.argv,
+        "versions": {
+            **{name: metadata.version(name) for name in _VERSIONS},
+            # A thousand hosts would ask one disk; process 0 writes the row.
+            **(_program() if jax.process_index() == 0 else {}),
+        },
+        "devices": dict(devices),
+        "processes": jax.process_count(),
+        "mesh": dict(mesh),
+        "flags": {name: read() for name, read in _FLAGS.items()},
+    }
+
+
+@cache
+def _program() -> dict[str, str]:
+    """Return the commit of the current folder, if it is in a repository of git.
+
+    Tracked files that differ from the commit add `-dirty`.
+    """
+    try:
+        found = subprocess.run(  # noqa: S603 - a fixed command
+            _COMMIT, check=True, capture_output=True, text=True, timeout=_GIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"program": found.stdout.strip()}
