@@ -14,7 +14,6 @@ from roxxel_store.arguments import as_integer
 from roxxel_train._files.own_folder import OwnFolder
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
-from roxxel_train._observe.machine import Machine
 from roxxel_train._run.evaluation import Evaluator
 from roxxel_train._run.preflight import Preflight, preflight
 from roxxel_train._run.session import Session
@@ -191,9 +190,6 @@ class Trainer:
             log=log,
             mesh=layout.mesh,
             placement=placement,
-            machine=Machine(
-                self.model, layout.mesh.devices.flat, config.flops_per_token
-            ),
             state=state,
             updates=updates,
             shapes=batches,

@@ -23,6 +23,7 @@ from roxxel_store.files import replace_file
 
 from roxxel_train._files.records import CONFIG
 from roxxel_train._log.logger import Logger, WarningForwarder
+from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
     from roxxel_loader import DeviceStream
 
-    from roxxel_train._observe.machine import Machine
     from roxxel_train._run.evaluation import Evaluator
     from roxxel_train._run.state import RunState
     from roxxel_train._step.compiled import CompiledAhead, CompiledShape
@@ -86,7 +86,6 @@ class Session:
     log: Logger
     mesh: Mesh
     placement: BatchPlacement
-    machine: Machine
     state: RunState
     updates: CompiledAhead
     shapes: Sequence[Any]
@@ -96,6 +95,7 @@ class Session:
     traced: range
     declaration: Declaration | None = None
     is_open: bool = False
+    machine: Machine = field(init=False)
     processes: Processes = field(init=False)
     garbage: Garbage = field(init=False)
     trace: Trace = field(init=False)
@@ -120,6 +120,9 @@ class Session:
         self._start = self._stop_reason = self._was_snapshot = None
         self._logs = [log]
         self._until = sampler.total_steps if until is None else until
+        self.machine = Machine(
+            state.model, self.mesh.devices.flat, self.config.flops_per_token
+        )
 
         def report(text: str) -> None:
             log.warning(text, terminal=False)
