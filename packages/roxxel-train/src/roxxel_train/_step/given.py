@@ -22,8 +22,6 @@ import optax
 from flax import linen, nnx
 from flax.errors import TraceContextError
 
-from roxxel_train._step.fed import Fed
-
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from types import FrameType
@@ -213,7 +211,7 @@ def explained(fed: Any) -> Generator[None]:
         has_said = package == "roxxel" or (is_of_library and raising is frame)
         if has_said or not isinstance(error, _MISTAKES):
             raise  # the trainer, or a model of Roxxel, has said what is wrong
-        batch = fed.batch if isinstance(fed, Fed) else fed
+        batch = getattr(fed, "batch", fed)
         message = str(error).partition("\n")[0].rstrip(".")
         raise FunctionError(
             f"{place} raises {type(error).__name__} ({message}); the trainer calls "

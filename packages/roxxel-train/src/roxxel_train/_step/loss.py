@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_train._step.fed import Fed
-
 Scalars = dict[str, jax.Array]
 """Scalars, arrays of shape (), by their names in the log."""
 
@@ -154,20 +152,22 @@ class Tally:
     weights: npt.NDArray[np.float32]
 
 
-def tally(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Array:
+def tally(
+    batch: Any, source: jax.Array, rows: Mapping[str, jax.Array], num_sources: int
+) -> jax.Array:
     """Return the tally of an update as one uint32 array, inside a jitted function.
 
-    `rows` has what the loss function returned for each row: nothing, `row_loss`, or
-    `row_loss` and `row_weight`.
+    `batch` and `source` are those of a `Fed`. `rows` has what the loss function
+    returned for each row: nothing, `row_loss`, or `row_loss` and `row_weight`.
     """
-    tokens = fed.batch.get("tokens") if isinstance(fed.batch, dict) else fed.batch
+    tokens = batch.get("tokens") if isinstance(batch, dict) else batch
     if tokens is None:
         head = jnp.zeros(_NUM_HEAD, jnp.uint32)
     else:
         head = jnp.append(device_digest(tokens), jnp.uint32(1))
     sums = jnp.zeros((2, num_sources), jnp.float32)
     if rows:
-        sums = _sums(fed, rows, num_sources)
+        sums = _sums(jax.tree.leaves(batch)[0].shape[1], source, rows, num_sources)
     return jnp.append(head, jax.lax.bitcast_convert_type(sums.ravel(), jnp.uint32))
 
 
@@ -326,20 +326,21 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _sums(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Array:
+def _sums(
+    columns: int, source: jax.Array, rows: Mapping[str, jax.Array], num_sources: int
+) -> jax.Array:
     """Return the sums of loss and of weight by source, shape `(2, num_sources)`."""
     for name, values in rows.items():
-        if values.shape != fed.source.shape:
+        if values.shape != source.shape:
             raise TypeError(
                 f"loss_fn returned {name!r} of shape {values.shape} for a batch of "
-                f"{fed.source.shape[0]} rows; return one value for each row"
+                f"{source.shape[0]} rows; return one value for each row"
             )
     # By default the weight of a row is its number of tokens: means are over tokens, and
     # after an edit two metrics rows may have phases of different lengths between them.
-    columns = jax.tree.leaves(fed.batch)[0].shape[1]
-    weight = rows.get(_ROW_WEIGHT, jnp.full(fed.source.shape, columns))
+    weight = rows.get(_ROW_WEIGHT, jnp.full(source.shape, columns))
     weight = weight.astype(jnp.float32)
     # The mean loss of a fully masked row may be 0 / 0, and NaN * 0 is NaN.
     loss = jnp.where(weight > 0, rows[_ROW_LOSS].astype(jnp.float32) * weight, 0)
-    is_of = fed.source[None, :] == jnp.arange(num_sources)[:, None]
+    is_of = source[None, :] == jnp.arange(num_sources)[:, None]
     return jnp.where(is_of, jnp.stack([loss, weight])[:, None, :], 0).sum(-1)

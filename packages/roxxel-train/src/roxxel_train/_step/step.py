@@ -171,7 +171,7 @@ def jit_update(
         if rows:
             check_names(aux, sources)
         scalars = {**_learning_rate(new_state), "loss": loss, **aux}
-        packed = tally(fed, rows, len(sources))
+        packed = tally(fed.batch, fed.source, rows, len(sources))
         if spikes is None:
             return new_state, scalars, packed
         skip, window = judge(spikes, state[WINDOW], scalars)
