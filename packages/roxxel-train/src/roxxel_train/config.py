@@ -32,7 +32,6 @@ from roxxel_curriculum import Curriculum, Field
 from roxxel_store.arguments import Amount, Count, Rule, check, nearest
 from roxxel_store.lines import plain_row
 
-from roxxel_train._log.sinks import LogTo, check_log_to
 from roxxel_train._step.spike_rule import SkipSpikes, SpikeRule
 
 if TYPE_CHECKING:
@@ -76,6 +75,22 @@ _DETERMINISTIC = (
 
 CONTINUOUS = "continuous"
 """The value of `checkpoint_every` that saves whenever no save is in progress."""
+
+LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
+"""Names of sinks, or names with the options of each sink."""
+
+SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
+    "tensorboard": (
+        "roxxel_train.tensorboard",
+        "TensorBoard",
+        lambda run: {"log_dir": run / "tensorboard"},
+    ),
+    "wandb": ("roxxel_train.wandb", "WandB", lambda run: {"log_dir": run}),
+}
+"""For each sink: its module, its class, and its options for a given run folder.
+
+W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
+"""
 
 
 class Declaration(NamedTuple):
@@ -153,7 +168,7 @@ class Settings:
     def __post_init__(self) -> None:
         check(self)
         _check_profile(self.profile)
-        check_log_to(self.log_to)
+        _check_log_to(self.log_to)
         if self.skip_spikes is not None:
             SpikeRule.of(self.skip_spikes)
         if self.init_from is not None and self.branch_from is not None:
@@ -418,6 +433,25 @@ class TrainConfig(Settings):
                 "XLA_FLAGS=--xla_gpu_deterministic_ops=true, or omit verify_every"
             )
 
+    def make_sinks(self, folder: Path) -> list[Callable[[dict[str, Any]], object]]:
+        """Return the sinks of `log_to`, with their files in the run's folder.
+
+        Raises:
+            ModuleNotFoundError: A library is missing; the message names the extra.
+            TypeError: A sink does not have one of the given options.
+        """
+        given = self.log_to
+        options = given if isinstance(given, dict) else {name: {} for name in given}
+        sinks: list[Callable[[dict[str, Any]], object]] = []
+        for name, of_sink in options.items():
+            module, class_name, options_of = SINKS[name]
+            make = getattr(import_module(module), class_name)
+            try:
+                sinks.append(make(**{**options_of(folder), **of_sink}))
+            except TypeError as error:
+                raise TypeError(f"log_to, sink {name!r}: {error}") from error
+        return sinks
+
     def traced_steps(self, total_steps: int) -> range:
         """Return the steps whose JAX trace is written; empty without `profile`.
 
@@ -523,6 +557,16 @@ def _closest(given: Iterable[str], known: Iterable[str]) -> str:
         if hint := nearest(name, names):
             return hint
     return ""
+
+
+def _check_log_to(log_to: LogTo) -> None:
+    for name in log_to:
+        if name not in SINKS:
+            hint = nearest(name, SINKS) or "name one of these"
+            raise ValueError(
+                f"log_to names {name!r}, but the sinks are "
+                f"{', '.join(map(repr, SINKS))}; {hint}"
+            )
 
 
 def _check_held_out(value: Any) -> None:

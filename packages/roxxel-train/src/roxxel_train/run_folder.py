@@ -41,8 +41,8 @@ from roxxel_train._files.records import (
     find_record,
 )
 from roxxel_train._files.reference import Reference, parse_reference
-from roxxel_train._log.sinks import SINKS
 from roxxel_train.columns import Columns, read_columns
+from roxxel_train.config import SINKS
 from roxxel_train.errors import RunFolderError, RunMismatchError
 from roxxel_train.goodput import Goodput, goodput
 from roxxel_train.starts import Followed, RunStart, follow

@@ -13,7 +13,6 @@ from roxxel_store.arguments import as_integer
 
 from roxxel_train._files.own_folder import OwnFolder
 from roxxel_train._log.logger import Logger
-from roxxel_train._log.sinks import make_sinks
 from roxxel_train._run.evaluation import Evaluator
 from roxxel_train._run.preflight import Preflight, preflight
 from roxxel_train._run.session import Session
@@ -119,7 +118,7 @@ class Trainer:
         timeout_s = min(config.timeout, 180.0)
         folder = None if path is None else OwnFolder(path, timeout_s)
         log_dir = None if folder is None else folder.path
-        sinks = [] if log_dir is None else make_sinks(config.log_to, log_dir)
+        sinks = [] if log_dir is None else config.make_sinks(log_dir)
         log = config.logger or Logger(log_dir, sinks)
         sharding = batch_sharding(config.mesh, config.data_sharding)
         placement = BatchPlacement(sharding, strict=config.strict_sharding)
