@@ -28,9 +28,7 @@ from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object, is_count, number
 from roxxel_store.urls import bucket_url, expanded
 
-from roxxel_train._files.log import SYSTEM_LOG
-from roxxel_train._files.mirror import fetch_run
-from roxxel_train._files.records import (
+from roxxel_train._files.folder import (
     AUTOTUNE,
     CHECKPOINTS,
     CONFIG,
@@ -40,6 +38,8 @@ from roxxel_train._files.records import (
     RECORD,
     find_record,
 )
+from roxxel_train._files.log import SYSTEM_LOG
+from roxxel_train._files.mirror import fetch_run
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train.columns import Columns, read_columns
 from roxxel_train.config import SINKS

@@ -19,7 +19,7 @@ from roxxel_curriculum.run_log import KINDS, START
 from roxxel_store import missing_extra
 from roxxel_store.urls import expanded
 
-from roxxel_train._files.records import find_record
+from roxxel_train._files.folder import find_record
 from roxxel_train._log.values import drawn_values
 from roxxel_train.run_folder import RunFolder
 

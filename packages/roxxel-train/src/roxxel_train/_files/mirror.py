@@ -39,12 +39,12 @@ from roxxel_store.locks import tried
 from roxxel_store.swap import Writer, read_manifest, writer_of
 from roxxel_store.urls import checked_url
 
-from roxxel_train._files.paths import cache_folder
-from roxxel_train._files.records import (
+from roxxel_train._files.folder import (
     CHECKPOINTS,
     LOCK,
     RECORD,
     RECORD_OF_RUN,
+    cache_folder,
     find_record,
     no_record,
 )

@@ -15,15 +15,16 @@ from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import make_folder, replace_file
 from roxxel_store.urls import bucket_url
 
-from roxxel_train._files.mirror import Mirror, holder, locked
-from roxxel_train._files.paths import check_writable, shown
-from roxxel_train._files.records import (
+from roxxel_train._files.folder import (
     CHECKPOINTS,
     RECORD,
     RECORD_OF_RUN,
+    check_writable,
     find_record,
     no_record,
+    shown,
 )
+from roxxel_train._files.mirror import Mirror, holder, locked
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from roxxel_ckpt.locations import split_step
 from roxxel_store.urls import bucket_url, expanded
 
-from roxxel_train._files.records import CHECKPOINTS
+from roxxel_train._files.folder import CHECKPOINTS
 
 
 @dataclass(frozen=True)

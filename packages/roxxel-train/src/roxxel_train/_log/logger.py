@@ -21,8 +21,8 @@ from roxxel_store.errors import is_ours
 from roxxel_store.lines import plain_row
 from roxxel_store.screen import shown
 
+from roxxel_train._files.folder import check_writable
 from roxxel_train._files.log import LateRow, LogFiles, Worker
-from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from roxxel_ckpt import CheckpointError
 from roxxel_store.screen import counted
 
-from roxxel_train._files.paths import shown
+from roxxel_train._files.folder import shown
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:

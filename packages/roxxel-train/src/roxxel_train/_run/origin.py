@@ -18,8 +18,8 @@ from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 from roxxel_store import roxxel_command
 from roxxel_store.urls import bucket_url
 
+from roxxel_train._files.folder import CHECKPOINTS
 from roxxel_train._files.mirror import run_record
-from roxxel_train._files.records import CHECKPOINTS
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._step.step import restart

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from roxxel_train._files.records import PROFILE
+from roxxel_train._files.folder import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from roxxel_curriculum.run_log import start_fields
 from roxxel_loader import device_stream
 from roxxel_store.files import replace_file
 
-from roxxel_train._files.records import CONFIG
+from roxxel_train._files.folder import CONFIG
 from roxxel_train._log.logger import Logger, WarningForwarder
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.recorder import Recorder

@@ -16,7 +16,7 @@ from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
 from roxxel_store.lines import LinePosition
 
-from roxxel_train._files.records import AUTOTUNE
+from roxxel_train._files.folder import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger, LossMean, LossMeans
 from roxxel_train._run.evaluation import HeldOutSets
 from roxxel_train._run.events import failed_save

@@ -21,8 +21,7 @@ import jax
 from roxxel_ckpt.activity import doing
 from roxxel_store.screen import short_size
 
-from roxxel_train._files.paths import cache_folder
-from roxxel_train._files.records import AUTOTUNE
+from roxxel_train._files.folder import AUTOTUNE, cache_folder
 from roxxel_train._step.given import explained
 from roxxel_train._step.loss import LOSS_WEIGHT
 from roxxel_train._step.traced import Findings
