@@ -120,8 +120,8 @@ def opening(
     first: int,
     origin: Mapping[str, Any] | None,
     seconds: float,
-) -> Iterator[str]:
-    """Yield the first lines of a run, which starts or resumes after `step` updates.
+) -> list[str]:
+    """Return the first lines of a run, which starts or resumes after `step` updates.
 
     `seconds` is how long the start took so far, most of it to restore a checkpoint.
     `origin` has the path and the step of another run's checkpoint from which this run
@@ -130,22 +130,20 @@ def opening(
     total = sampler.total_steps
     if step == total:
         more = _because(sampler)
-        yield f"already complete: {total} of {total} steps are done{more}"
-        return
+        return [f"already complete: {total} of {total} steps are done{more}"]
     if step > first:
-        yield f"resumed from step {step} of {total} in {seconds:.2f} s"
+        lines = [f"resumed from step {step} of {total} in {seconds:.2f} s"]
     else:
         phases = counted(len({phase.index for phase in sampler.phases}), "phase")
-        yield f"starts: {total} steps in {phases}"
-    yield _epochs(sampler, step)
+        lines = [f"starts: {total} steps in {phases}"]
+    lines.append(_epochs(sampler, step))
     if sampler.ended is not None:
-        yield f"ends early: {sampler.ended}"
+        lines.append(f"ends early: {sampler.ended}")
     if step == first and origin is not None:
-        if first:
-            yield f"begins as a branch of step {origin['step']} of {origin['path']}"
-        else:
-            step_of = "" if origin["step"] is None else f"step {origin['step']} of "
-            yield f"begins with the weights of {step_of}{origin['path']}"
+        how = "as a branch" if first else "with the weights"
+        step_of = "" if origin["step"] is None else f"step {origin['step']} of "
+        lines.append(f"begins {how} of {step_of}{origin['path']}")
+    return lines
 
 
 def end_row(
