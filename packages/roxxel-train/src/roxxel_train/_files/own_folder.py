@@ -42,17 +42,18 @@ class OwnFolder:
         path: The folder; for a URL, the local folder with the files of the run.
         location: The path, or the URL as text.
         checkpoints: The folder of the checkpoints.
+        mirror: The files in the bucket; None for a folder on a disk.
         record: Content of `run.json`; None if the file does not exist. `run_lock`
             updates this attribute.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 60.0) -> None:
-        self._mirror: Mirror | None = None
+        self.mirror: Mirror | None = None
         self.record: dict[str, Any] | None
         self.checkpoints: Path | str
         url = bucket_url(path, "save_path")
         if url is not None:
-            self._mirror = mirror = Mirror(url, timeout_s)
+            self.mirror = mirror = Mirror(url, timeout_s)
             self.path, self.location = mirror.folder, mirror.url
             self.checkpoints = f"{mirror.url}/{CHECKPOINTS}"
             content = mirror.record()
@@ -66,11 +67,6 @@ class OwnFolder:
 
     def __str__(self) -> str:
         return shown(self.location)
-
-    @property
-    def is_in_bucket(self) -> bool:
-        """Whether the files of the run are uploaded."""
-        return self._mirror is not None
 
     @contextmanager
     def run_lock(self, **record: Any) -> Generator[None]:
@@ -92,21 +88,21 @@ class OwnFolder:
                     f"{self}: {holder(self.path)} is running in this folder; "
                     "wait until it ends, or give another save_path"
                 )
-            if self._mirror is not None:
-                self._mirror.take_over()
+            if self.mirror is not None:
+                self.mirror.take_over()
             self.record = self._read() or self._begun(record)
-            if self._mirror is None:
+            if self.mirror is None:
                 yield
                 return
-            self._mirror.commit()
+            self.mirror.commit()
             try:
                 yield
             except BaseException:
                 # An error of the upload must not replace the error of the run.
                 with suppress(OSError):
-                    self._mirror.commit()
+                    self.mirror.commit()
                 raise
-            self._mirror.commit()
+            self.mirror.commit()
 
     def _begun(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write `run.json`. Without it the folder is not a run, so it comes first."""
@@ -114,15 +110,6 @@ class OwnFolder:
         draft = self.path / f"{RECORD}.tmp"
         replace_file(self.path / RECORD, RECORD_OF_RUN.pack(content), draft)
         return content
-
-    def commit(self) -> None:
-        """In a bucket, upload the files that have changed, and commit them.
-
-        Raises:
-            CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
-        """
-        if self._mirror is not None:
-            self._mirror.commit()
 
     def files_of_step(self, checkpoint_path: str) -> Files:
         """In a bucket, upload the files that have changed, for a checkpoint to commit.
@@ -133,9 +120,11 @@ class OwnFolder:
         Raises:
             CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
         """
-        if self._mirror is not None and self.shares_manifest(checkpoint_path):
-            return self._mirror.upload()
-        self.commit()
+        if self.mirror is None:
+            return {}
+        if self.shares_manifest(checkpoint_path):
+            return self.mirror.upload()
+        self.mirror.commit()
         return {}
 
     def shares_manifest(self, checkpoint_path: str) -> bool:
@@ -143,16 +132,7 @@ class OwnFolder:
 
         Then `run_lock` begins for both.
         """
-        return self._mirror is not None and checkpoint_path == self.checkpoints
-
-    def fetch_folder(self, name: str) -> None:
-        """Copy a subfolder of a run in a bucket to this machine.
-
-        Processes other than process 0 call this method. Process 0 fetches all files in
-        `run_lock`.
-        """
-        if self._mirror is not None:
-            self._mirror.fetch_folder(name)
+        return self.mirror is not None and checkpoint_path == self.checkpoints
 
     def _read(self) -> dict[str, Any] | None:
         record = find_record(self.path)

@@ -405,7 +405,7 @@ class Session:
             log.info(events.IN_THREAD)
         if state.checkpointer is None and start < sampler.total_steps:
             log.info(events.UNSAVED)
-        if state.folder is not None and state.folder.is_in_bucket:
+        if state.folder is not None and state.folder.mirror is not None:
             log.info(events.uploads(state.folder.path, state.folder.location))
         if state.origin is not None and start == state.first_step:
             for text in state.origin.warnings:
@@ -440,12 +440,13 @@ class Session:
             self.log.info(note)
 
     def _commit_start(self) -> None:
-        """In a bucket, upload the row of this start at once: readers need it."""
+        """Flush the row of this start; in a bucket, upload it: readers need it."""
         folder = self.state.folder
-        is_first = jax.process_index() == 0
-        if folder is not None and is_first:
-            self._logs[-1].position()  # the row is on the disk
-            folder.commit()
+        if folder is None or jax.process_index() != 0:
+            return
+        self._logs[-1].position()
+        if folder.mirror is not None:
+            folder.mirror.commit()
 
     def _declared(self, start: int) -> dict[str, Any]:
         """Return the config's fields for the row of a start, and copy its file.

@@ -229,17 +229,20 @@ class RunState:
         """Load the checkpoint from which a new run starts, if any."""
         if self.origin is None:
             return
-        self.origin.load()
-        self.arrays = self.arrays | take(self.model, self.optimizer)
-        self._begin_branch()
+        with instead_of_set_mesh(self._mesh):
+            self.origin.load()
+            self.arrays = self.arrays | take(self.model, self.optimizer)
+            self._begin_branch()
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `OwnFolder.run_lock`."""
         if self.folder is None:
             return nullcontext()
         if jax.process_index() != 0:
-            # On GPUs, the compiler of every process reads this folder.
-            self.folder.fetch_folder(AUTOTUNE)
+            # Process 0 fetches all files. On GPUs, the compiler of every process reads
+            # this folder.
+            if self.folder.mirror is not None:
+                self.folder.mirror.fetch_folder(AUTOTUNE)
             return nullcontext()
         return self.folder.run_lock(
             model=self.signature,
