@@ -183,7 +183,8 @@ def together(
 
     patch.setattr(processes, "watcher", listening)
     patch.setattr(Watcher, "_has_service", lambda _: True)
-    patch.setattr(coordination, "coordination_service", lambda: own.service)
+    for module in (coordination, barriers):
+        patch.setattr(module, "coordination_service", lambda: own.service)
     patch.setattr(
         barriers, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
     )

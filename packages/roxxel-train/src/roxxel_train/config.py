@@ -396,6 +396,19 @@ class TrainConfig(Settings):
             elif "instance_of" in each.metadata:
                 _check_object(each.name, value, each.metadata["instance_of"])
         _check_held_out(self.eval_curriculum)
+        sets = self.held_out
+        for name in self.eval_mean or ():
+            if name not in sets:
+                known = ", ".join(map(repr, filter(None, sets))) or "none"
+                raise ValueError(
+                    f"eval_mean names {name!r}, but the named held-out sets are "
+                    f"{known}; name some of these, or omit eval_mean"
+                )
+        if self.eval_every is not None and not (self.eval_fn or sets):
+            raise ValueError(
+                f"eval_every={self.eval_every} evaluates nothing; give "
+                "eval_curriculum or eval_fn, or omit eval_every"
+            )
         if self.log_to and (self.logger is not None or self.save_path is None):
             missing = (
                 "with a logger" if self.logger is not None else "without save_path"

@@ -104,12 +104,6 @@ class Trainer:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
         uncached = use_compilation_cache()
-        _check_mean(config)
-        if config.eval_every is not None and not (config.eval_fn or config.held_out):
-            raise ValueError(
-                f"eval_every={config.eval_every} evaluates nothing; give "
-                "eval_curriculum or eval_fn, or omit eval_every"
-            )
         step = choose_step(config.loss_fn, config.train_step, config.grad_accum_steps)
 
         # The folder, the log, and the arrays on the mesh.
@@ -151,18 +145,16 @@ class Trainer:
         )
         sampler = state.sampler
         self.seed = sampler.seed
-        shapes = [(phase.batch_size, phase.seq_len) for phase in sampler.phases]
-        idle = accumulation_notes(sampler.phases, config.grad_accum_steps, placement)
         traced = config.traced_steps(sampler.total_steps)
-        with instead_of_set_mesh(layout.mesh):
-            state.load_origin()
+        idle = accumulation_notes(sampler.phases, config.grad_accum_steps, placement)
+        batches = fed_shapes(sampler, placement, config.grad_accum_steps)
+        state.load_origin()
 
         # Tracing the programs for every phase makes a wrong loss_fn fail here.
         graphdef = nnx.graphdef((self.model, self.optimizer))
-        batches = fed_shapes(sampler, placement, config.grad_accum_steps)
         updates = CompiledAhead(
             jit_update(
-                graphdef, step, state.arrays, sampler.source_names, config.spike_rule
+                graphdef, step, state.arrays, sampler.source_names, state.window.rule
             ),
             state.arrays,
             batches,
@@ -184,6 +176,7 @@ class Trainer:
         evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None
         )
+        shapes = [(phase.batch_size, phase.seq_len) for phase in sampler.phases]
         self._session = Session(
             config=config,
             log=log,
@@ -365,15 +358,3 @@ class Trainer:
                     session.evaluate()
                 if session.act():
                     return
-
-
-def _check_mean(config: TrainConfig) -> None:
-    """Check that `eval_loss` is a mean over some of the held-out sets."""
-    sets = config.held_out
-    for name in config.eval_mean or ():
-        if name not in sets:
-            known = ", ".join(map(repr, filter(None, sets))) or "none"
-            raise ValueError(
-                f"eval_mean names {name!r}, but the named held-out sets are {known}; "
-                "name some of these, or omit eval_mean"
-            )

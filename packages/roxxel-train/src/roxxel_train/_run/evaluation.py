@@ -69,17 +69,21 @@ class HeldOutSets:
         config: TrainConfig,
         training: Curriculum,
         past: Mapping[str, Any] | None,
+        metric: str | None,
         where: str,
     ) -> HeldOutSets:
         """Return the sets of a config, as the run in `where` has recorded them.
 
-        `past` is the `record` of an earlier start; None for a new run.
+        `past` is the `record` of an earlier start; None for a new run. `metric` ranks
+        the checkpoints of the run.
 
         Raises:
-            RunMismatchError: A set has other data than in the earlier start.
+            RunMismatchError: A set has other data than in the earlier start, or a mean
+                over other sets ranks the checkpoints.
             CurriculumError: A set has another tokenizer than the training data.
         """
-        states = dict((past or {}).get("states", {}))
+        past = past or {}
+        states = dict(past.get("states", {}))
         samplers: dict[str, Sampler] = {}
         for name, curriculum in config.held_out.items():
             past_state = states.get(name)
@@ -91,7 +95,10 @@ class HeldOutSets:
             if past_state is None or not recorded_masks(past_state):
                 # Masks are pinned by the first start with the field `loss_mask`.
                 states[name] = sampler.state(sampler.total_steps)
-        names = config.mean_sets or (past or {}).get("names", [])
+        before = past.get("names", [])
+        names = config.mean_sets or before
+        if metric in (None, _EVAL_LOSS):
+            _check_ranking(before, names, where)
         notes = [
             note
             for name, curriculum in config.held_out.items()
@@ -117,23 +124,6 @@ class HeldOutSets:
             except (OSError, ValueError) as error:
                 what = f"held-out set {name!r}" if name else "held-out set"
                 yield f"{what}: {error}"
-
-    def check_ranking(
-        self, past: Mapping[str, Any] | None, metric: str | None, where: str
-    ) -> None:
-        """Raise RunMismatchError if a mean over other sets ranks the checkpoints."""
-        before, names = (past or {}).get("names", []), self.record["names"]
-        if metric not in (None, _EVAL_LOSS) or not before or not names:
-            return
-        if before == names:
-            return
-        named = next(filter(None, names), "NAME")
-        raise RunMismatchError(
-            f"{where}: ranks its checkpoints by {_EVAL_LOSS!r}, the loss over "
-            f"{_listed(before)}, and now has {_listed(names)}, so the best checkpoint "
-            f"would be chosen across both; give best_metric='{_EVAL_LOSS}/{named}' to "
-            "rank by one set from now on, or the earlier sets"
-        )
 
 
 class Evaluator:
@@ -401,6 +391,19 @@ def _mismatch(where: str, name: str, differences: Iterable[str]) -> RunMismatchE
         f"{where}: {what} is not the one that the run has measured so far: "
         f"{'; '.join(differences)}; restore the set, or give the changed set a new "
         'name: eval_curriculum={"NEW": ...}, or [eval.NEW] in a config file'
+    )
+
+
+def _check_ranking(before: list[str], names: list[str], where: str) -> None:
+    """Raise RunMismatchError if the mean that ranks checkpoints is over other sets."""
+    if not before or not names or before == names:
+        return
+    named = next(filter(None, names), "NAME")
+    raise RunMismatchError(
+        f"{where}: ranks its checkpoints by {_EVAL_LOSS!r}, the loss over "
+        f"{_listed(before)}, and now has {_listed(names)}, so the best checkpoint "
+        f"would be chosen across both; give best_metric='{_EVAL_LOSS}/{named}' to "
+        "rank by one set from now on, or the earlier sets"
     )
 
 

@@ -22,6 +22,7 @@ from roxxel_train._run.evaluation import HeldOutSets
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.origin import find_past, origin_records
 from roxxel_train._step.compiled import is_debugging
+from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._step.spikes import SpikeWindow
 from roxxel_train._step.step import (
     ModelState,
@@ -59,14 +60,19 @@ class RunState:
 
     Attributes:
         sampler: The sampler of the run, which continues the data that the run has read.
+        path: Folder of the run; None if the run writes no files.
         best_metric: The metric that ranks the checkpoints in the run's own folder.
         arrays: The live arrays; the next update donates them.
         step: Updates done.
+        first_step: Updates done before the run: the step at which a branch begins, or
+            0.
         found_step: Updates done when the trainer was made, before `restore` sets
             `step`.
         is_evaluation_due: Whether the run must still evaluate after `step`.
         past_log: Where the log ended when the restored checkpoint was saved; None if
             there was none.
+        rate_at: The optimizer's learning rate after a number of updates; None if
+            unknown.
         past_rate: `next_rate` when the restored checkpoint was saved; None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
@@ -107,12 +113,16 @@ class RunState:
         self.model = model
         self.optimizer = optimizer
         self.folder = folder
+        self.path = None if folder is None else folder.path
+        self.rate_at: Callable[[int], float] | None
+        self.rate_at = getattr(optimizer, "rate_at", None)
         self.checkpointer = checkpointer
         self._checkpoint_every = config.checkpoint_every
         self.past_log: LinePosition | None = None
         self.past_rate: float | None = None
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
+        self._mesh = mesh
         self.window = SpikeWindow(config.spike_rule, mesh)
         self.window.begin(self.arrays)
         self.step = 0
@@ -134,6 +144,8 @@ class RunState:
             self.signature,
         )
         self.origin, self.found_step = past.origin, past.step
+        is_branch = past.origin is not None and past.origin.is_branch
+        self.first_step = past.step if is_branch else 0
         self.curriculum = curriculum
         try:
             self.sampler = curriculum.sampler(
@@ -147,24 +159,14 @@ class RunState:
                 f"only {self.sampler.total_steps}; give as many steps or more, or "
                 "another save_path"
             )
-        self.held_out = HeldOutSets.of(config, curriculum, past.held_out, self._name)
-        self.held_out.check_ranking(past.held_out, metric, self._name)
-
-    @property
-    def path(self) -> Path | None:
-        """Folder of the run; None if the run writes no files."""
-        return None if self.folder is None else self.folder.path
+        self.held_out = HeldOutSets.of(
+            config, curriculum, past.held_out, metric, self._name
+        )
 
     @property
     def save_path(self) -> Path | str | None:
         """Path or URL of the run; None if the run writes no files."""
         return None if self.folder is None else self.folder.location
-
-    @property
-    def first_step(self) -> int:
-        """Updates done before the run: the step at which a branch begins, or 0."""
-        is_branch = self.origin is not None and self.origin.is_branch
-        return self.origin.step if self.origin is not None and is_branch else 0
 
     @property
     def is_unsaved_branch(self) -> bool:
@@ -186,11 +188,6 @@ class RunState:
     def next_rate(self) -> float | None:
         """Learning rate of the next update; None if the optimizer does not tell it."""
         return None if self.rate_at is None else float(self.rate_at(self.step))
-
-    @property
-    def rate_at(self) -> Callable[[int], float] | None:
-        """The optimizer's learning rate after a number of updates; None if unknown."""
-        return getattr(self.optimizer, "rate_at", None)
 
     @contextmanager
     def unchanged(self) -> Generator[None]:

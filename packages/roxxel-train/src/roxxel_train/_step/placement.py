@@ -135,6 +135,8 @@ class BatchPlacement:
         """Return the axes that split rows, if they divide."""
         axes: Axes = next(iter(self.sharding.spec), None)
         names = _row_axes(self.sharding.spec)
+        if CONTEXT_AXIS not in names:  # no other axis is left for columns
+            return axes
         sizes = {name: self.sharding.mesh.shape[name] for name in names}
         left = row_axes(sizes, num_rows)
         if left == names:
@@ -243,11 +245,12 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     shapes: list[Any] = []
     for phase in sampler.phases:
         shape = phase.batch_size, phase.seq_len
+        sharding = placement(shape)
         batch = {
             field: jax.ShapeDtypeStruct(
                 shape,
                 tokens if field == "tokens" else np.dtype(np.int32),
-                sharding=placement(shape),
+                sharding=sharding,
             )
             for field in sampler.fields
         }

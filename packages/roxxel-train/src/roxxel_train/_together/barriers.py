@@ -17,6 +17,8 @@ from roxxel_train.errors import SettingsDifferError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roxxel_ckpt.coordination import CoordinationService
+
 _passed: Counter[str] = Counter()
 """Number of uses of each barrier name; JAX's service requires a new key per use."""
 
@@ -39,8 +41,8 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
         TimeoutError: Another process did not arrive in time (the error names it), or
             this process arrived after the others had given up.
     """
-    service = coordination_service()
-    if service is None or service.process_count == 1:
+    service = _shared_service()
+    if service is None:
         return
     _passed[name] += 1
     key = f"roxxel/barrier/{_passed[name]}/{name}"
@@ -70,6 +72,8 @@ def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> N
         SettingsDifferError: A setting differs; every process raises this error.
         TimeoutError: A process did not arrive in time.
     """
+    if _shared_service() is None:
+        return
     barrier(what, timeout_s)
     texts = {
         name: json.dumps(value, sort_keys=True) for name, value in settings.items()
@@ -77,6 +81,12 @@ def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> N
     difference = _settings.agree(what, lambda: texts, _difference, timeout_s)
     if difference:
         raise SettingsDifferError(difference)
+
+
+def _shared_service() -> CoordinationService | None:
+    """Return the coordination service; None if there is only one process."""
+    service = coordination_service()
+    return None if service is None or service.process_count == 1 else service
 
 
 def _difference(of_all: list[dict[str, str]]) -> str:
