@@ -83,9 +83,10 @@ class HeldOutSets:
             CurriculumError: A set has another tokenizer than the training data.
         """
         past = past or {}
-        states = dict(past.get("states", {}))
+        states, before = dict(past.get("states", {})), past.get("names", [])
+        sets, names = config.held_out, config.mean_sets or before
         samplers: dict[str, Sampler] = {}
-        for name, curriculum in config.held_out.items():
+        for name, curriculum in sets.items():
             past_state = states.get(name)
             try:
                 sampler = _pinned(config, curriculum, past_state)
@@ -95,13 +96,11 @@ class HeldOutSets:
             if past_state is None or not recorded_masks(past_state):
                 # Masks are pinned by the first start with the field `loss_mask`.
                 states[name] = sampler.state(sampler.total_steps)
-        before = past.get("names", [])
-        names = config.mean_sets or before
         if metric in (None, _EVAL_LOSS):
             _check_ranking(before, names, where)
         notes = [
             note
-            for name, curriculum in config.held_out.items()
+            for name, curriculum in sets.items()
             for note in training.compare_held_out(curriculum, name)
         ]
         return cls(samplers, {"names": names, "states": states}, notes)

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 Planned = tuple[int, str]
 """A number of updates, and a line that is due when these updates are done."""
 
+Coming = dict[str, tuple[int, int] | None]
+"""By source, the step at which it next begins an epoch, and the epoch; None if never.
+"""
+
 
 class PlannedLines:
     """The lines about the plan that are not logged yet."""
@@ -117,15 +121,17 @@ class RunSummary:
 def opening(
     sampler: Sampler,
     step: int,
+    coming: Coming,
     first: int,
     origin: Mapping[str, Any] | None,
     seconds: float,
 ) -> list[str]:
     """Return the first lines of a run, which starts or resumes after `step` updates.
 
-    `seconds` is how long the start took so far, most of it to restore a checkpoint.
-    `origin` has the path and the step of another run's checkpoint from which this run
-    starts. `first` is the step of this checkpoint if the run is a branch, else 0.
+    `coming` has the next epochs. `first` is the step of the checkpoint from which a
+    branch begins, else 0. `seconds` is how long the start took so far, most of it to
+    restore a checkpoint. `origin` has the path and the step of another run's checkpoint
+    from which this run starts.
     """
     total = sampler.total_steps
     if step == total:
@@ -136,7 +142,7 @@ def opening(
     else:
         phases = counted(len({phase.index for phase in sampler.phases}), "phase")
         lines = [f"starts: {total} steps in {phases}"]
-    lines.append(_epochs(sampler, step))
+    lines.append(_epochs(sampler, step, coming))
     if sampler.ended is not None:
         lines.append(f"ends early: {sampler.ended}")
     if step == first and origin is not None:
@@ -234,11 +240,18 @@ def uploads(folder: Path, url: Path | str) -> str:
     return f"writes to {folder} and uploads to {url} at every checkpoint and at the end"
 
 
-def planned(sampler: Sampler, start: int, every: int) -> Iterator[Planned]:
+def next_epochs(sampler: Sampler, step: int) -> Coming:
+    """Return where each source next begins an epoch, at `step` or later."""
+    return {name: sampler.next_epoch(name, step) for name in sampler.source_names}
+
+
+def planned(
+    sampler: Sampler, start: int, coming: Coming, every: int
+) -> Iterator[Planned]:
     """Yield the lines about phases, blends, skipped data and epochs, in order of steps.
 
-    The first line is about step `start` or later. The iterator is lazy. A source has at
-    most one line about epochs in `every` steps.
+    The first line is about step `start` or later; `coming` has the next epochs. The
+    iterator is lazy. A source has at most one line about epochs in `every` steps.
     """
     at_step = itemgetter(0)
     rest = sorted(
@@ -248,7 +261,7 @@ def planned(sampler: Sampler, start: int, every: int) -> Iterator[Planned]:
         ],
         key=at_step,
     )
-    epochs = (_of_epochs(sampler, name, start, every) for name in sampler.source_names)
+    epochs = (_of_epochs(sampler, *each, every) for each in coming.items())
     return merge(rest, *epochs, key=at_step)
 
 
@@ -330,7 +343,7 @@ def _because(sampler: Sampler) -> str:
     return "" if sampler.ended is None else f", because {sampler.ended}"
 
 
-def _epochs(sampler: Sampler, step: int) -> str:
+def _epochs(sampler: Sampler, step: int, coming: Coming) -> str:
     """Return the line with the epochs of every source, in total and so far."""
     read, all_read = sampler.epochs(step), sampler.epochs(sampler.total_steps)
     parts: list[str] = []
@@ -338,9 +351,9 @@ def _epochs(sampler: Sampler, step: int) -> str:
         part = f"{name} {epochs:.3g}"
         if step:
             part = f"{name} {read[name]:.3g} of {epochs:.3g}"
-        coming = sampler.next_epoch(name, step)
-        if coming is not None:
-            at, epoch = coming
+        found = coming[name]
+        if found is not None:
+            at, epoch = found
             part += f" (begins its {_ordinal(epoch + 1)} epoch at step {at})"
         parts.append(part)
     return f"epochs {'read so far' if step else 'to read'}: {', '.join(parts)}"
@@ -348,7 +361,8 @@ def _epochs(sampler: Sampler, step: int) -> str:
 
 def _of_phases(sampler: Sampler, start: int) -> Iterator[Planned]:
     for phase in sampler.phases:
-        begin, steps = max(start, phase.start), phase.stop - max(start, phase.start)
+        begin = max(start, phase.start)
+        steps = phase.stop - begin
         if steps <= 0:
             continue
         does = "begins"
@@ -391,15 +405,15 @@ def _of_withdrawals(sampler: Sampler, start: int) -> Iterator[Planned]:
 
 
 def _of_epochs(
-    sampler: Sampler, name: str, start: int, every: int
+    sampler: Sampler, name: str, coming: tuple[int, int] | None, every: int
 ) -> Iterator[Planned]:
-    step: int = start
-    while (coming := sampler.next_epoch(name, step)) is not None:
+    while coming is not None:
         at, epoch = coming
         begins = f"begins its {_ordinal(epoch + 1)} epoch (epoch {epoch})"
         yield at, f"step {at}: {name} {begins}: its tokens repeat"
         # A source has at most one line between two metrics rows.
         step = min(at - at % every + every, sampler.total_steps)
+        coming = sampler.next_epoch(name, step)
 
 
 def _ordinal(number: int) -> str:

@@ -388,7 +388,10 @@ class Session:
         self._start = start
         origin = None if state.origin is None else state.origin.record
         seconds = time.perf_counter() - self._began_s
-        opening = events.opening(sampler, start, state.first_step, origin, seconds)
+        coming = events.next_epochs(sampler, start)
+        opening = events.opening(
+            sampler, start, coming, state.first_step, origin, seconds
+        )
         for line in opening:
             log.info(line)
         row = {
@@ -420,7 +423,7 @@ class Session:
         )
         for warning in filter(None, warnings):
             log.warning(warning)
-        lines = events.planned(sampler, start, self.config.log_every)
+        lines = events.planned(sampler, start, coming, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
             self._log_notes()

@@ -21,6 +21,7 @@ import numpy as np
 import optax
 from flax import linen, nnx
 from flax.errors import TraceContextError
+from jax.core import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -92,6 +93,39 @@ def check_optimizer(optimizer: Any, where: str = "optimizer is") -> None:
             f"{where} {what}; give the nnx.Optimizer of the model: "
             + _WRAPPED.format("optax.adamw(1e-3)")
         )
+
+
+def check_returned(pair: Any) -> None:
+    """Check what a function given as model has returned."""
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
+        raise TypeError(
+            f"the function given as model returned a {type(pair).__name__}; "
+            "it must return (model, nnx.Optimizer)"
+        )
+    if not isinstance(pair[0], nnx.Module):
+        raise TypeError(
+            "the function given as model returned "
+            f"a {type(pair[0]).__name__} as its first value; "
+            "it must return (model, nnx.Optimizer)"
+        )
+    check_optimizer(pair[1], "the function given as model returned as its second value")
+
+
+def check_no_strays(pair: Any, state: Any) -> None:
+    """Check that the state holds every array of the modules.
+
+    Some versions of Flax leave an array without a Variable out of the state.
+    """
+    held = {id(x) for x in jax.tree.leaves(state)}
+    for path, node in nnx.iter_graph(pair):
+        if isinstance(node, nnx.Module):
+            for name, value in vars(node).items():
+                if isinstance(value, Tracer) and id(value) not in held:
+                    raise TypeError(
+                        f"{array_path((*path, name))} is an array without a Variable, "
+                        "which a model given as a function cannot hold; wrap the array "
+                        "in an nnx.Variable"
+                    )
 
 
 def check_pair(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:

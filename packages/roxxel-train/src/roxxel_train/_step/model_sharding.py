@@ -20,14 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from roxxel_train._step.given import (
     array_path,
     check_call,
     check_model,
+    check_no_strays,
     check_optimizer,
+    check_returned,
 )
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def on_mesh(
     # H100, where the operations of one layer after another compile once.
     with jax.set_mesh(layout.mesh):
         pair: Any = model()
-    _check_pair(pair)
+    check_returned(pair)
     put_on_mesh(pair[0], pair[1], layout, check)
     return pair
 
@@ -200,10 +201,14 @@ def put_on_mesh(
         if jax.process_count() > 1:
             summary += f", values {_crc_of(arrays):08x}"
         check(summary)
-    for path, node in nnx.iter_graph(pair):
-        if isinstance(node, nnx.Variable):
-            copy_array = partial(copy, array_path(path), _annotation(node))
-            node.set_value(jax.tree.map(copy_array, node.get_value()))
+    variables = [
+        (array_path(path), node)
+        for path, node in nnx.iter_graph(pair)
+        if isinstance(node, nnx.Variable)
+    ]
+    for name, variable in variables:
+        copy_array = partial(copy, name, _annotation(variable))
+        variable.set_value(jax.tree.map(copy_array, variable.get_value()))
     # Also copy the arrays that are attributes and not Variables.
     copy_attribute = partial(copy, "an array", None)
     nnx.update(pair, jax.tree.map(copy_attribute, nnx.state(pair)))
@@ -223,9 +228,9 @@ def create(
 
     def arrays() -> Any:
         pair = build()
-        _check_pair(pair)
+        check_returned(pair)
         graphdef, state = nnx.split(pair)
-        _check_no_strays(pair, state)
+        check_no_strays(pair, state)
         form.append((graphdef, _annotations(state)))
         return nnx.to_pure_dict(state)
 
@@ -253,38 +258,6 @@ def _summary(arrays: Any, specs: Any) -> str:
     digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=4).hexdigest()
     size = sum(math.prod(leaf.shape) for _, leaf in leaves)
     return f"{len(leaves)} arrays of {size:,} numbers, digest {digest}"
-
-
-def _check_pair(pair: Any) -> None:
-    if not (isinstance(pair, tuple | list) and len(pair) == 2):
-        raise TypeError(
-            f"the function given as model returned a {type(pair).__name__}; "
-            "it must return (model, nnx.Optimizer)"
-        )
-    if not isinstance(pair[0], nnx.Module):
-        raise TypeError(
-            "the function given as model returned "
-            f"a {type(pair[0]).__name__} as its first value; "
-            "it must return (model, nnx.Optimizer)"
-        )
-    check_optimizer(pair[1], "the function given as model returned as its second value")
-
-
-def _check_no_strays(pair: Any, state: Any) -> None:
-    """Check that the state holds every array of the modules.
-
-    Some versions of Flax leave an array without a Variable out of the state.
-    """
-    held = {id(x) for x in jax.tree.leaves(state)}
-    for path, node in nnx.iter_graph(pair):
-        if isinstance(node, nnx.Module):
-            for name, value in vars(node).items():
-                if isinstance(value, Tracer) and id(value) not in held:
-                    raise TypeError(
-                        f"{array_path((*path, name))} is an array without a Variable, "
-                        "which a model given as a function cannot hold; wrap the array "
-                        "in an nnx.Variable"
-                    )
 
 
 def _annotations(state: Any) -> Any:
