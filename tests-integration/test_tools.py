@@ -169,12 +169,12 @@ def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
         "a restore": 14,
         "a save in a bucket": 18,
         "a restore in a bucket": 17,
-        "a TOML file to a Trainer": 64,
-        "a second start": 70,
-        "a resume": 37,  # 36, or 37 on a busy machine
+        "a TOML file to a Trainer": 54,
+        "a second start": 60,
+        "a resume": 35,  # 34, or 35 on a busy machine
         "ls": 10,
         "report": 20,
-        "a refused replay": 44,
+        "a refused replay": 43,
     }
 
     assert walked.keys() == most.keys()
