@@ -7,7 +7,8 @@ import sys
 def test_importing_loads_numpy_and_nothing_heavy() -> None:
     program = (
         "import sys, roxxel_format; "
-        "heavy = {'jax', 'ml_dtypes', 'pyarrow', 'tokenizers', 'argparse', 'asyncio'}; "
+        "heavy = {'jax', 'ml_dtypes', 'pyarrow', 'tokenizers', 'argparse', 'asyncio', "
+        "'importlib.metadata'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -134,26 +135,8 @@ class Place(_Files):
         end: The end of the manifest that `begin` read last, all that an append needs;
             without versions if there is no corpus.
         is_uncertain: Whether a failed commit may have taken effect.
-        plan_kind: The kind of record of the plan of a preparation that is not committed
-            (docs/format.md, section 10.5). `clean` keeps the plan's job until it
-            is committed.
     """
 
-    plan_kind = RecordKind(
-        "plan",
-        version=1,
-        remedy=(
-            "delete this file and run the same command again, which keeps the finished "
-            "units"
-        ),
-        error=DamagedPlanError,
-        other_remedy=(
-            "finish the preparation with the release that began it, or give it up with "
-            f"`{roxxel_command('format clean --abandon')}`"
-        ),
-        other_error=ManifestError,
-        mark="roxxel plan",
-    )
     may_grow = True
 
     def __init__(
@@ -166,6 +149,32 @@ class Place(_Files):
         self.is_uncertain = False
         self._data: bytes | None = None
         self._before = SmallFile(None)
+
+    @staticmethod
+    @cache
+    def plan_kind() -> RecordKind:
+        """Return the kind of record of the plan of an uncommitted preparation.
+
+        docs/format.md, section 10.5, describes it. `clean` keeps the plan's job until
+        it is committed.
+        """
+        # Not made at import: to look for the command that it names would be a quarter of
+        # the import of this package.
+        return RecordKind(
+            "plan",
+            version=1,
+            remedy=(
+                "delete this file and run the same command again, which keeps the "
+                "finished units"
+            ),
+            error=DamagedPlanError,
+            other_remedy=(
+                "finish the preparation with the release that began it, or give it up "
+                f"with `{roxxel_command('format clean --abandon')}`"
+            ),
+            other_error=ManifestError,
+            mark="roxxel plan",
+        )
 
     @staticmethod
     def of(target: CorpusName | str) -> Place:
@@ -442,7 +451,8 @@ class Place(_Files):
 
     def _job_of(self, plan: bytes) -> str:
         """Return the job (digest) of a plan; raise ManifestError for a damaged plan."""
-        job: str = self.plan_kind.parse(plan, self.folder + self.name.plan.name)["job"]
+        table = self.plan_kind().parse(plan, self.folder + self.name.plan.name)
+        job: str = table["job"]
         return job
 
     def planned_shards(self, manifest: Manifest) -> set[str]:

@@ -60,13 +60,13 @@ class Plan:
     @classmethod
     def parse(cls, data: bytes, path: str) -> Plan:
         """Return the plan in a file."""
-        table = Place.plan_kind.parse(data, path)
+        table = Place.plan_kind().parse(data, path)
         table["recipe"] = Recipe.parse(table["recipe"])
         return cls(**table)
 
     def pack(self) -> bytes:
         """Return the content of the file."""
-        return Place.plan_kind.pack(vars(self) | {"recipe": self.recipe.as_json()})
+        return Place.plan_kind().pack(vars(self) | {"recipe": self.recipe.as_json()})
 
     def with_skipping(self, recipe: Recipe) -> Plan:
         """Return this plan, with `skip_bad` if the recipe has it.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +48,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_format.writing import Recipe
+    from roxxel_store.records import RecordKind
 
     from roxxel_prepare._inputs.input_record import Inputs
     from roxxel_prepare._run.plan import Unit
     from roxxel_prepare._run.runners import Progress, Runner
 
 _MAX_NAMED = 10
-_UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)
-"""The record of a finished unit."""
 
 
 @dataclass(frozen=True)
@@ -326,7 +325,7 @@ class UnitRecord:
 
     def pack(self) -> bytes:
         """Return the content of the file, the same every time the unit is written."""
-        return _UNIT.pack(asdict(self))
+        return _unit_kind().pack(asdict(self))
 
     @property
     def counts(self) -> UnitDone:
@@ -357,6 +356,13 @@ def _file_of(place: Place, job: str, number: int) -> str:
     return place.name.unit_record(job, number).name
 
 
+@cache
+def _unit_kind() -> RecordKind:
+    """Return the kind of record of a finished unit."""
+    kind = Place.plan_kind()
+    return replace(kind, name="unit", mark="roxxel unit", error=RecordError)
+
+
 def _record(place: Place, name: str) -> UnitRecord | None:
     """Return the record in a file; None if there is no file, or a damaged one.
 
@@ -366,7 +372,7 @@ def _record(place: Place, name: str) -> UnitRecord | None:
     if data is None:
         return None
     try:
-        table = _UNIT.parse(data, place.folder + name)
+        table = _unit_kind().parse(data, place.folder + name)
     except RecordError:
         return None
     return UnitRecord(NewShards.parsed(table.pop("new")), **table)
