@@ -158,8 +158,8 @@ class Place(_Files):
         docs/format.md, section 10.5, describes it. `clean` keeps the plan's job until
         it is committed.
         """
-        # Not made at import: to look for the command that it names would be a quarter of
-        # the import of this package.
+        # Not made at import: to look for the command that it names would be a quarter
+        # of the import of this package.
         return RecordKind(
             "plan",
             version=1,
