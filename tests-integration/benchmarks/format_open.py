@@ -69,12 +69,16 @@ def write_sparse_shard(path: Path, num_tokens: int, block_size: int = 4096) -> N
         checksums_crc=zlib.crc32(checksums.tobytes()),
         metadata_crc=zlib.crc32(b"{}"),
     )
-    content, whole = digests(layout, head.pack(), [ends], checksums.tobytes(), b"{}")
+    content, whole = digests(
+        layout, head.to_bytes(), [ends], checksums.tobytes(), b"{}"
+    )
     layout = replace(layout, content_digest=content, digest=whole)
     with path.open("wb") as file:
-        file.write(head.pack())
+        file.write(head.to_bytes())
         file.seek(layout.sections.documents)
-        file.write(ends + checksums.tobytes() + b"{}" + layout.pack_foot(head.pack()))
+        file.write(
+            ends + checksums.tobytes() + b"{}" + layout.pack_foot(head.to_bytes())
+        )
 
 
 def run(folder: Path) -> None:

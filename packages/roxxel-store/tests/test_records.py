@@ -45,7 +45,7 @@ def test_a_record_gives_back_its_members(
 ) -> None:
     kind = replace(PLAN, is_sealed=is_sealed, is_ascii=is_ascii)
 
-    assert kind.parse(kind.pack(members), "a") == members
+    assert kind.parse(kind.to_bytes(members), "a") == members
 
 
 def test_a_member_that_is_there_twice_is_refused() -> None:
@@ -54,7 +54,7 @@ def test_a_member_that_is_there_twice_is_refused() -> None:
 
 
 def test_every_flipped_bit_of_a_sealed_record_is_found() -> None:
-    data = PLAN.pack({"units": [1, 2], "name": "é"})
+    data = PLAN.to_bytes({"units": [1, 2], "name": "é"})
 
     for bit in range(8 * len(data)):
         damaged = bytearray(data)
@@ -64,7 +64,7 @@ def test_every_flipped_bit_of_a_sealed_record_is_found() -> None:
 
 
 def test_every_shorter_sealed_record_is_found() -> None:
-    data = PLAN.pack({"units": [1, 2]})
+    data = PLAN.to_bytes({"units": [1, 2]})
 
     for size in range(len(data)):
         with pytest.raises(RecordError, match="damaged"):
@@ -74,16 +74,16 @@ def test_every_shorter_sealed_record_is_found() -> None:
 def test_text_that_utf_8_cannot_encode_survives() -> None:
     members = {"path": os.fsdecode(b"caf\xe9")}
 
-    assert PLAN.parse(PLAN.pack(members), "a") == members
+    assert PLAN.parse(PLAN.to_bytes(members), "a") == members
 
 
 def test_a_record_of_another_kind_is_not_called_damaged() -> None:
     other = RecordKind("receipt", 1, remedy="", mark="receipt", is_sealed=False)
     mine = RecordKind("plan", 1, remedy="plan again", mark="plan")
-    damaged = mine.pack({"a": 1}).replace(b'"a":1', b'"a":2')
+    damaged = mine.to_bytes({"a": 1}).replace(b'"a":1', b'"a":2')
 
     with pytest.raises(ValueError, match="is 'receipt', not a plan; plan again"):
-        mine.parse(other.pack({"a": 1}), "x.json")
+        mine.parse(other.to_bytes({"a": 1}), "x.json")
     with pytest.raises(ValueError, match="does not match its checksum"):
         mine.parse(damaged, "x.json")
     with pytest.raises(ValueError, match="does not match its checksum"):
@@ -150,7 +150,7 @@ def test_lists_that_need_far_more_memory_than_the_file_are_refused() -> None:
 
 def test_a_file_gives_its_record(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    path.write_bytes(OPEN.pack({"data": [1]}))
+    path.write_bytes(OPEN.to_bytes({"data": [1]}))
 
     assert OPEN.read(path) == {"data": [1]}
     assert json.loads(path.read_text("utf-8")) == {"version": 1, "data": [1]}

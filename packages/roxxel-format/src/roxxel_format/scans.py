@@ -118,7 +118,7 @@ class Scan:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the receipt into a file, whole or not at all."""
         members = {**asdict(self), "found": self.found.tolist()}
-        replace_file(expanded(path), _KIND.pack(members))
+        replace_file(expanded(path), _KIND.to_bytes(members))
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Scan:

@@ -72,7 +72,7 @@ class RecordKind:
 
     Example:
         >>> plan = RecordKind("plan", 1, remedy="plan again")
-        >>> plan.parse(plan.pack({"units": 3}), "a.plan")
+        >>> plan.parse(plan.to_bytes({"units": 3}), "a.plan")
         {'units': 3}
     """
 
@@ -87,7 +87,7 @@ class RecordKind:
     is_sealed: bool = True
     is_ascii: bool = True
 
-    def pack(self, members: Mapping[str, Any]) -> bytes:
+    def to_bytes(self, members: Mapping[str, Any]) -> bytes:
         """Return the content of a record's file."""
         mark = {} if self.mark is None else {"format": self.mark}
         table = {**mark, "version": self.version, **members}

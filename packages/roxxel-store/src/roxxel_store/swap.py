@@ -415,7 +415,7 @@ class Writer:
             )
 
     def _packed(self, manifest: Manifest) -> bytes:
-        return self._errors.kind().pack(manifest._asdict())
+        return self._errors.kind().to_bytes(manifest._asdict())
 
     def _gone(self) -> Exception:
         return self._errors.superseded(

@@ -278,7 +278,7 @@ def _layout_of(file: OpenFile, expected: Head | None) -> Layout:
     """Return the layout of an open shard, checked against the file's size."""
     size = file.num_bytes
     foot = file.read(max(0, size - FOOT_SIZE), size)
-    head = None if expected is None else expected.pack()
+    head = None if expected is None else expected.to_bytes()
     if head is None or not is_head_of(head, foot):
         head = file.read(0, min(size, HEAD_SIZE))
     layout = parse_layout(head, foot, size, file.path)

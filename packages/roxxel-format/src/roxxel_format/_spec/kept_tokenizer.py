@@ -42,7 +42,7 @@ _KIND = RecordKind(
 
 def pack_tokenizer(files: Mapping[str, str]) -> bytes:
     """Return the content of the file; `files` are texts by name."""
-    return _KIND.pack({"files": dict(sorted(files.items()))})
+    return _KIND.to_bytes({"files": dict(sorted(files.items()))})
 
 
 def digest_of_tokenizer(data: bytes) -> str:

@@ -104,7 +104,7 @@ class Head:
         """Bytes of one item."""
         return item_size(self.dtype_name)
 
-    def pack(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the 4096 bytes of the head."""
         fields = _HEAD.pack(
             _HEAD_MAGIC,

@@ -96,7 +96,7 @@ def pack_manifest(manifest: Manifest) -> bytes:
         },
         "parts": [],
     }
-    before = unsealed(_KIND.pack(members)).removesuffix(b"]")
+    before = unsealed(_KIND.to_bytes(members)).removesuffix(b"]")
     return sealed(before + b"\n" + _part(manifest) + _AFTER_PARTS)
 
 

@@ -344,7 +344,7 @@ def _as_texts(values: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
 def _bytes_of(values: np.ndarray[Any, Any], packer: TextPacker) -> Any:
     """Return the bytes that a file stores for values; for texts, only the UTF-8."""
     if values.dtype.kind == "O":
-        return packer.pack(values.tolist())
+        return packer.add(values.tolist())
     return values.view(np.uint8).data
 
 

@@ -154,7 +154,7 @@ class _TextFile(_ColumnFile):
     def data_of(self, row: EncodedRow, num_tokens: int) -> bytes:
         del num_tokens
         text = str(getattr(row.row, self.column))
-        return self._packer.pack([text.encode(errors="replace")])
+        return self._packer.add([text.encode(errors="replace")])
 
     def end(self) -> bytes:
         """Return the end offsets of the texts."""
@@ -204,7 +204,7 @@ class TextPacker:
     def __init__(self) -> None:
         self._ends = array("Q")
 
-    def pack(self, texts: Iterable[bytes]) -> bytes:
+    def add(self, texts: Iterable[bytes]) -> bytes:
         """Return the bytes of further texts."""
         parts = [*texts]
         end = self._ends[-1] if self._ends else 0

@@ -109,7 +109,7 @@ class ShardWriter:
             self._stage: Tokens = np.empty(0, self._dtype)
             self._stage_ending = self._caster.ending
             self._layout: Layout | None = None
-            self._output.write(self._head.pack())
+            self._output.write(self._head.to_bytes())
             failed.pop_all()
 
     @property
@@ -250,7 +250,7 @@ class ShardWriter:
             checksums_crc=zlib.crc32(checksums),
             metadata_crc=zlib.crc32(metadata),
         )
-        head = self._head.pack()
+        head = self._head.to_bytes()
         content, whole = digests(layout, head, [document_bytes], checksums, metadata)
         layout = replace(layout, content_digest=content, digest=whole)
         self._output.write(checksums)

@@ -64,9 +64,9 @@ class Plan:
         table["recipe"] = Recipe.parse(table["recipe"])
         return cls(**table)
 
-    def pack(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return Place.plan_kind().pack(vars(self) | {"recipe": self.recipe.as_json()})
+        return Place.plan_kind().to_bytes(vars(self) | {"recipe": self.recipe.as_json()})
 
     def with_skipping(self, recipe: Recipe) -> Plan:
         """Return this plan, with `skip_bad` if the recipe has it.

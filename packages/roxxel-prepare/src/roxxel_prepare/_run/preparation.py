@@ -225,13 +225,13 @@ class _Preparation:
             plan = self._new_plan(units)
             if len(units) == 1 and not is_shared:
                 return plan
-            place.files.create(file_name, plan.pack())
-            data = place.read(file_name) or plan.pack()
+            place.files.create(file_name, plan.to_bytes())
+            data = place.read(file_name) or plan.to_bytes()
         found_plan = Plan.parse(data, place.folder + file_name)
         plan = found_plan.with_skipping(write.recipe)
         plan.check_same(self.inputs, write.recipe, units, write.what)
         if plan != found_plan:
-            place.files.replace(file_name, plan.pack())
+            place.files.replace(file_name, plan.to_bytes())
         return plan
 
     def _new_plan(self, units: Sequence[Unit]) -> Plan:
@@ -301,7 +301,7 @@ class UnitWriter:
         arrange = None if seed is None else partial(_shuffled, f"{seed} {number}")
         new = self.job.unit(place, number, documents, documents.metadata, arrange)
         record = UnitRecord(new, unit.num_bytes, documents.bad, documents.num_bad)
-        data, name = record.pack(), _file_of(place, self.job.digest, number)
+        data, name = record.to_bytes(), _file_of(place, self.job.digest, number)
         if not place.files.create(name, data) and place.read(name) != data:
             place.files.replace(name, data)  # It was damaged.
         return record
@@ -323,9 +323,9 @@ class UnitRecord:
     bad: Sequence[str] = ()
     num_bad: int = 0
 
-    def pack(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the content of the file, the same every time the unit is written."""
-        return _unit_kind().pack(asdict(self))
+        return _unit_kind().to_bytes(asdict(self))
 
     @property
     def counts(self) -> UnitDone:
@@ -405,7 +405,7 @@ def commit_plan(place: Place, plan: Plan) -> WriteSummary:
                 # Whoever repeats the command has read that there are other documents
                 # now, and wants to replace them too.
                 rebased = replace(plan, base=place.end.fingerprint)
-                place.files.replace(plan_file, rebased.pack())
+                place.files.replace(plan_file, rebased.to_bytes())
             return _lost(place, plan)
 
         if recipe.exist != "append" and place.end.fingerprint != plan.base:

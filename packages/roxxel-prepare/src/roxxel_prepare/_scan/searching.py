@@ -68,9 +68,9 @@ class Searched:
     counts: UnitDone
     found: list[list[int]]
 
-    def pack(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the content of the unit's file."""
-        return _UNIT.pack({"counts": self.counts, "found": self.found})
+        return _UNIT.to_bytes({"counts": self.counts, "found": self.found})
 
     @staticmethod
     def read(path: Path) -> Searched | None:
@@ -115,7 +115,7 @@ class Searcher:
             num_tokens += int((rows[:, 2] - rows[:, 1]).sum())
         merged = _merged(np.concatenate(found)).tolist()
         counts = UnitDone(unit.num_bytes, num_documents, num_tokens)
-        replace_file(path, Searched(counts, merged).pack())
+        replace_file(path, Searched(counts, merged).to_bytes())
         return counts
 
     @cached_property

@@ -108,7 +108,7 @@ class OwnFolder:
         """Write `run.json`. Without it the folder is not a run, so it comes first."""
         content = {"id": secrets.token_hex(8), **record}
         draft = self.path / f"{RECORD}.tmp"
-        replace_file(self.path / RECORD, RECORD_OF_RUN.pack(content), draft)
+        replace_file(self.path / RECORD, RECORD_OF_RUN.to_bytes(content), draft)
         return content
 
     def files_of_step(self, checkpoint_path: str) -> Files:

@@ -50,7 +50,7 @@ def add_evaluations(
         old = record["tasks"]
     path.parent.mkdir(parents=True, exist_ok=True)
     body = {"step": step, "versions": dict(versions), "tasks": {**old, **tasks}}
-    replace_file(path, _KIND.pack(body))
+    replace_file(path, _KIND.to_bytes(body))
 
 
 def evaluations_of(run: Path) -> dict[int, dict[str, Any]]:

@@ -212,7 +212,7 @@ def withdraw(
         "corpora": {name: run.fingerprints()[name] for name in chosen},
     }
     del members["receipt"]
-    replace_file(path, _KIND.pack(members))
+    replace_file(path, _KIND.to_bytes(members))
     return result
 
 

@@ -102,7 +102,7 @@ receipt that `roxxel verify` wrote
     def write(self, path: Path, receipt: _R) -> None:
         """Write a receipt, whole or not at all."""
         draft = path.with_name(path.name + ".tmp")
-        replace_file(path, self._record.pack(_members(receipt)), draft)
+        replace_file(path, self._record.to_bytes(_members(receipt)), draft)
 
     def read(self, path: str | os.PathLike[str]) -> _R:
         """Read a receipt.
