@@ -66,7 +66,9 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return Place.plan_kind().to_bytes(vars(self) | {"recipe": self.recipe.as_json()})
+        return Place.plan_kind().to_bytes(
+            vars(self) | {"recipe": self.recipe.as_json()}
+        )
 
     def with_skipping(self, recipe: Recipe) -> Plan:
         """Return this plan, with `skip_bad` if the recipe has it.
