@@ -80,6 +80,10 @@ def test_a_config_is_trained_lengthened_and_complete(
     config.write_text(CONFIG.replace("batch_size = 2", "batch_size = 3"))
     assert main(["train", str(config)]) == 1
     assert "the run there does not fit this curriculum" in capsys.readouterr().err
+    longer = CONFIG.replace("steps = 2", "steps = 3")
+    config.write_text(longer.replace("[eval]", "[eval]\noverlap = 1"))
+    assert main(["train", str(config)]) == 1
+    assert "the held-out set is not the one that the run has" in capsys.readouterr().err
     assert kept_configs(run) == [0, 6]
     assert "batch_size = 3" not in (run / "config.toml").read_text()
 

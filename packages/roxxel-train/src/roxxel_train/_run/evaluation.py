@@ -91,7 +91,8 @@ class HeldOutSets:
             try:
                 sampler = _pinned(config, curriculum, past_state)
             except StateMismatch as error:
-                raise _mismatch(where, name, error.differences) from error
+                # Its cause would be taken for a difference of the training data.
+                raise _mismatch(where, name, error.differences) from None
             samplers[name] = sampler
             if past_state is None or not recorded_masks(past_state):
                 # Masks are pinned by the first start with the field `loss_mask`.
