@@ -44,7 +44,7 @@ class ChecksumError(ShardError):
         byte_offset: Offset of the damaged block or section in the file.
 
     Example:
-        >>> written = Roxxel("damaged.rox").write([[5, 6, 7]], vocab_size=100)
+        >>> written = Roxxel("damaged.rox").write([[5, 6, 7]])
         >>> data = np.fromfile("damaged.rox", np.uint8)
         >>> data[4096] = 255
         >>> data.tofile("damaged.rox")

@@ -407,7 +407,7 @@ class TokenLine:
 
     Example:
         >>> corpus = Roxxel("line.rox")
-        >>> written = corpus.write([[5, 6], [7]], vocab_size=100)
+        >>> written = corpus.write([[5, 6], [7]])
         >>> corpus.tokens[1:].tolist()
         [6, 7]
     """
@@ -456,7 +456,7 @@ class Documents(Sequence["Tokens"]):
 
     Example:
         >>> corpus = Roxxel("two.rox")
-        >>> written = corpus.write([[5, 6], [7]], separator=0, vocab_size=100)
+        >>> written = corpus.write([[5, 6], [7]], separator=0)
         >>> [each.tolist() for each in corpus.documents]
         [[5, 6], [7]]
     """

@@ -67,7 +67,7 @@ class CacheStatus:
         total_bytes: Bytes of all shards.
 
     Example:
-        >>> written = Roxxel("local.rox").write([[5, 6, 7]], vocab_size=100)
+        >>> written = Roxxel("local.rox").write([[5, 6, 7]])
         >>> Roxxel("local.rox").cache_status() is None
         True
     """

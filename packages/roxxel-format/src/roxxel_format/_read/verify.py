@@ -50,7 +50,7 @@ class VerifyReport:
             errors of shards come first, in order.
 
     Example:
-        >>> written = Roxxel("whole.rox").write([[5, 6, 7]], vocab_size=100)
+        >>> written = Roxxel("whole.rox").write([[5, 6, 7]])
         >>> report = Roxxel("whole.rox").verify()
         >>> report.ok, report.num_shards
         (True, 1)

@@ -69,7 +69,7 @@ class Compaction:
     Example:
         >>> corpus = Roxxel("daily_*.rox")
         >>> for day in range(3):
-        ...     written = corpus.write([[day]], vocab_size=9, exist="append")
+        ...     written = corpus.write([[day]], exist="append")
         >>> done = corpus.compact()
         >>> done.num_merged, done.num_shards, done.num_versions
         (3, 1, 3)

@@ -92,7 +92,7 @@ class CorpusWrite:
 
     Example:
         >>> from roxxel_format.writing import Recipe
-        >>> write = CorpusWrite("ids_*.rox", Recipe(vocab_size=100, exist="error"))
+        >>> write = CorpusWrite("ids_*.rox", Recipe(exist="error"))
         >>> write.run([[5, 6, 7], [8]]).num_tokens
         4
     """

@@ -34,9 +34,9 @@ class WriteSummary:
             switched off, so that equal texts have equal tokens.
 
     Example:
-        >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
+        >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]])
         >>> summary.num_tokens, summary.dtype, summary.kept
-        (4, 'uint16', False)
+        (4, 'uint32', False)
     """
 
     paths: tuple[str, ...]
