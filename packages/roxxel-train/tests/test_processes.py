@@ -580,7 +580,7 @@ def test_error_is_reported_while_process_0_answers_nothing(
     unanswered: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        unanswered.leave(OSError("the disk is gone"))
+        unanswered.end_after(OSError("the disk is gone"))
 
     reason = "the run ends: process 1 failed: OSError: the disk is gone"
     assert reason in capsys.readouterr().err
@@ -607,8 +607,8 @@ def test_an_error_in_a_worker_of_ray_train_is_published_and_goes_on_to_ray(
 
     own = Watcher(cast("Any", Service(1, store)))
     error = OSError("the disk is gone")
-    assert own.leave(error)
-    assert own.leave(error)  # nothing more to say
+    assert own.end_after(error)
+    assert own.end_after(error)  # nothing more to say
 
     reason = "process 1 failed: OSError: the disk is gone"
     assert f"the run ends: {reason}" in capsys.readouterr().err

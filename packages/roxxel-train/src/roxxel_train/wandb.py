@@ -72,7 +72,7 @@ class WandB:
         self._options = options
         self._run: Any = None
         self._last_step = -1
-        self._has_files = False  # of earlier starts, whose last step nobody can tell
+        self._has_offline_files = False
         try:
             inspect.signature(_CLIENT.init).bind(**options)
         except TypeError as error:
@@ -109,7 +109,8 @@ class WandB:
 
     def _catch_up(self, step: int) -> None:
         """Send the rows of `metrics.jsonl` up to `step` that W&B lacks."""
-        if self._has_files:
+        if self._has_offline_files:
+            # Nobody can tell the last step in the files of earlier starts; assume this.
             self._last_step = step
             return
         for row in RunFolder(self._folder).each_row():
@@ -138,7 +139,7 @@ class WandB:
             # Offline, each start has its own file, and "resume" would cause a warning.
             options.setdefault("resume", "allow")
         files = Path(options["dir"], "wandb").glob(f"offline-run-*-{run_id}")
-        self._has_files = self._is_offline and any(files)
+        self._has_offline_files = self._is_offline and any(files)
         # The client must not capture or add to the output of the program.
         options.setdefault("settings", _CLIENT.Settings(console="off", silent=True))
         self._run = run = _CLIENT.init(**options)

@@ -152,7 +152,7 @@ class Processes:
         """Wait for all processes, end the thread and restore the signal handlers."""
         try:
             found = self._watcher
-            if found is not None and (error is None or not found.leave(error)):
+            if found is not None and (error is None or not found.end_after(error)):
                 with self.paused("end"):
                     self._wait_for_all(found)
         finally:
@@ -178,7 +178,7 @@ class Processes:
             yield
         except BaseException as error:
             if self._watcher is not None:
-                self._watcher.leave(error)
+                self._watcher.end_after(error)
             raise
         finally:
             self._due_s = None

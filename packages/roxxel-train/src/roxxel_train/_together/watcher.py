@@ -234,7 +234,7 @@ class Watcher:
         lives = self.service.entries(f"{_KEYS}/alive/").items()
         return {int(index): Life(*life) for index, life in lives}
 
-    def leave(self, error: BaseException, *, is_printed: bool = False) -> bool:
+    def end_after(self, error: BaseException, *, is_printed: bool = False) -> bool:
         """End all processes after an error, unless all of them raise the error.
 
         In a worker of Ray Train the error goes to Ray, which ends this process. Then
@@ -425,7 +425,7 @@ class Watcher:
         self._outer_hook(kind, error, stack)
         is_interactive = hasattr(sys, "ps1")
         if not is_interactive and not self._closed.is_set() and self._has_service():
-            self.leave(error, is_printed=True)
+            self.end_after(error, is_printed=True)
 
     def _on_exit(self) -> None:
         """Announce that this program ends, and wait until the other programs end.
