@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format.naming import names_of
 from roxxel_store.files import check_output, replace_file
-from roxxel_store.records import RecordKind
 from roxxel_store.screen import short_duration
 from roxxel_store.urls import absolute, expanded
 from roxxel_train import RunFolderError
@@ -32,7 +31,7 @@ from roxxel.config import (
     withdrawn_text,
 )
 from roxxel.replaying._choice import find_start, first_learned
-from roxxel.runs._receipts import TheRun
+from roxxel.runs._receipts import TheRun, receipt_record
 
 if TYPE_CHECKING:
     import os
@@ -43,14 +42,7 @@ if TYPE_CHECKING:
     from roxxel.config import RunConfig
     from roxxel.runs.run import Run
 
-_KIND = RecordKind(
-    "receipt of `roxxel withdraw`",
-    1,
-    remedy="give the receipt that `roxxel withdraw` wrote",
-    error=RunFolderError,
-    mark="roxxel-withdraw",
-    is_sealed=False,
-)
+_KIND = receipt_record("withdraw")
 
 
 @dataclass(frozen=True)

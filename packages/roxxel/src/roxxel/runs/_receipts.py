@@ -125,14 +125,19 @@ receipt that `roxxel verify` wrote
 
     @property
     def _record(self) -> RecordKind:
-        return RecordKind(
-            f"receipt of `roxxel {self.command}`",
-            1,
-            remedy=f"give the receipt that `roxxel {self.command}` wrote",
-            error=RunFolderError,
-            mark=f"roxxel-{self.command}",
-            is_sealed=False,
-        )
+        return receipt_record(self.command)
+
+
+def receipt_record(command: str) -> RecordKind:
+    """Return how the receipts of a command are written as JSON."""
+    return RecordKind(
+        f"receipt of `roxxel {command}`",
+        1,
+        remedy=f"give the receipt that `roxxel {command}` wrote",
+        error=RunFolderError,
+        mark=f"roxxel-{command}",
+        is_sealed=False,
+    )
 
 
 class Interval(Struct, frozen=True, forbid_unknown_fields=True):
