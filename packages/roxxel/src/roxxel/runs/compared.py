@@ -30,7 +30,7 @@ OF_UPDATE = ("learning_rate", "skipped")
 """Fields of a row that record how it was learned."""
 
 _OWN = ("run", "log", "plan")  # of `extra`: each run has its own
-_FIRST = ("digest", "loss", "grad_norm")
+NAMED_FIRST = ("digest", "loss", "grad_norm")
 """Fields to name first if several values differ at a step."""
 
 
@@ -95,8 +95,8 @@ def compare_rows(
             for pair in zip(ones, others, strict=False)
             for name, x, y in _different_values(*map(_untimed, pair))
         ]
-    first = [each for name in _FIRST for each in found if each.what == name]
-    return [*first, *(x for x in found if x.what not in _FIRST)], len(keys)
+    first = [each for name in NAMED_FIRST for each in found if each.what == name]
+    return [*first, *(x for x in found if x.what not in NAMED_FIRST)], len(keys)
 
 
 def compare_saves(

@@ -23,7 +23,13 @@ from roxxel.config import (
     config_values,
     parse_config,
 )
-from roxxel.runs.compared import OF_DATA, OF_UPDATE, Parting, compare_saves
+from roxxel.runs.compared import (
+    NAMED_FIRST,
+    OF_DATA,
+    OF_UPDATE,
+    Parting,
+    compare_saves,
+)
 from roxxel.runs.fed import Digests, compare_fed
 from roxxel.runs.run import Run, open_run
 
@@ -47,7 +53,6 @@ _ASIDE = {
 
 _NO_NUMBERS = {*TIMING_FIELDS, *OF_DATA, *OF_UPDATE, "kind", "step"}
 _SINCE_LAST_ROW = {"loss_mean", "loss_since_save", "perplexity"}
-_FIRST = ("loss", "grad_norm")
 
 
 @dataclass(frozen=True)
@@ -261,7 +266,7 @@ def _first_number(
     names = (x.keys() & y.keys()) - _NO_NUMBERS
     if not is_since_same:
         names = {n for n in names - _SINCE_LAST_ROW if not n.startswith("loss/")}
-    ordered = [*(n for n in _FIRST if n in names), *sorted(names - {*_FIRST})]
+    ordered = [*(n for n in NAMED_FIRST if n in names), *sorted(names - {*NAMED_FIRST})]
     return next((name for name in ordered if x[name] != y[name]), None)
 
 
