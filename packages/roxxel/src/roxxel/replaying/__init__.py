@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import process_index
 from roxxel_store.screen import aligned
-from roxxel_store.urls import check_on_disk, expanded
+from roxxel_store.urls import absolute, check_on_disk, expanded
 from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
 
@@ -362,12 +362,11 @@ def _replayed(
     sampler = run.sampler(("loss_mask",) if run.has_masks else ("tokens",))
     first = first_learned(sampler, corpora, chosen)
     start = find_start(run, first, step, begun_step(folder))
-    then = config_of(run, start.step + 1)
-    notes = [*changed_config(then, config, start.step), *_notes(config)]
+    at_start = config_of(run, start.step + 1)
+    notes = [*changed_config(at_start, config, start.step), *_notes(config)]
     for line in (str(start), *notes):
         say(line)
-    where = run.path.absolute() if isinstance(run.path, Path) else run.path
-    place = Place(folder, where, start.step, sampler.total_steps)
+    place = Place(folder, absolute(run.path), start.step, sampler.total_steps)
     text = WithdrawnText.of(folder, corpora, chosen, config.schedule)
     base = base_config(config, place, text)
     before = _left_out_before(run, config, chosen)

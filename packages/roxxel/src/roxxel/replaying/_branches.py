@@ -62,7 +62,7 @@ class Place:
     """
 
     folder: Path
-    run: Path | str
+    run: str
     start: int
     total_steps: int
 
