@@ -80,7 +80,8 @@ class Scope:
         """
         if self.columns.is_cut:
             own = map(self.columns.split, (query, key, value))
-            # Each device keeps its columns, and not in the order of the heads too.
+            # So a device keeps these columns for the backward pass, and no second copy
+            # of them, which `_in_blocks` orders by heads.
             attend = jax.checkpoint(partial(_in_blocks, self.columns, self.segments))
             return attend(*own)
         return jax.nn.dot_product_attention(

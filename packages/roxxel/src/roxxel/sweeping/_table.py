@@ -76,6 +76,7 @@ class Table:
         """Return a line for each source of each run; `source` is its fingerprint."""
         runs = self.runs
         phases = len(runs.runs[0].blend)
+        # The loss of a set's only source is the loss of the set, and has its label.
         of_sources = [leaf for leaf in runs.leaves if leaf.label != leaf.of_set]
         sets = list(dict.fromkeys(leaf.of_set for leaf in runs.leaves))
         text = io.StringIO()
@@ -91,7 +92,7 @@ class Table:
         )
         for row, target in zip(self.rows, self.target.tolist(), strict=True):
             losses = dict(zip(runs.leaves, row.losses, strict=True))
-            ends = [
+            of_run = [
                 target,
                 *self.by_set(row.losses).values(),
                 *(losses[leaf] for leaf in of_sources),
@@ -104,7 +105,7 @@ class Table:
                         *(shares[index] for shares in row.run.blend),
                         *(row.tokens[index], row.epochs[index]),
                         "" if loss is None else loss,
-                        *ends,
+                        *of_run,
                     ]
                 )
         return text.getvalue()
