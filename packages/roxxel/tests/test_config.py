@@ -19,6 +19,7 @@ from roxxel.config import (
     MeshConfig,
     RunConfig,
     TrainerConfig,
+    changed_text,
     config_text,
     declaration_of,
     load_config,
@@ -622,6 +623,8 @@ def test_the_text_of_a_run_in_a_bucket_names_its_base_folder(tmp_path: Path) -> 
 
     again = parse_config(text, tmp_path / "another cache" / "config.toml")
     assert again.folder == config.folder
+    # A user may move this file, with the corpora beside it, to another machine.
+    assert "relative_to" not in changed_text(config, tmp_path)
 
 
 def test_a_text_that_looks_like_a_key_is_kept_too(tmp_path: Path) -> None:

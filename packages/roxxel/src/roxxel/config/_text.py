@@ -134,15 +134,17 @@ def _item(value: Any) -> Item:
     return tomlkit.item(value)
 
 
-def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) -> str:
+def changed_text(
+    config: RunConfig, folder: Path | None, comments: Sequence[str] = ()
+) -> str:
     """Return the text of a config's file for a file in `folder`, with its changes.
 
     The comments of the file stay. The text sets `relative_to` so that relative paths
-    still name the same files, by an absolute path if the run is in a bucket.
+    still name the same files.
 
     Args:
         config: The config; its `changes` are made in the text.
-        folder: Folder of the new file.
+        folder: Folder of the new file; None for any folder, by an absolute path.
         comments: Lines of a comment above the text.
 
     Raises:
@@ -155,8 +157,7 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
         document = tomlkit.parse(config_text(config))
     document.pop("relative_to", None)
     relative_to = str(config.folder.resolve())
-    # Where the files of a run in a bucket are kept differs from machine to machine.
-    if not isinstance(config.run_folder, str):
+    if folder is not None:
         relative_to = os.path.relpath(relative_to, folder.resolve())
     head = tomlkit.document()
     if relative_to != ".":

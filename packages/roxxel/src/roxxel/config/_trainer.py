@@ -147,7 +147,9 @@ def declaration_of(config: RunConfig, folder: Path) -> Declaration:
         f"--set {tomlkit.item(change).as_string()}" for change in config.changes
     )
     comments = [f"{config.file.name} with {changes}"] if changes else []
-    return Declaration(config.file, changed_text(config, folder, comments))
+    # Where the files of a run in a bucket are kept differs from machine to machine.
+    beside = None if isinstance(config.run_folder, str) else folder
+    return Declaration(config.file, changed_text(config, beside, comments))
 
 
 def _keywords(config: RunConfig) -> dict[str, Any]:
