@@ -166,6 +166,20 @@ def test_a_damaged_parquet_file_names_the_row(error_of: Callable[..., str]) -> N
     assert error.endswith("); copy the file again or make it again")
 
 
+def test_damage_in_a_part_of_a_file_leaves_out_the_rest_of_this_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, corpus = tmp_path / "a.parquet", tmp_path / "c_*.rox"
+    path.write_bytes(table().replace(b"document 2048", b"document 2o48"))
+    command = ["write", str(corpus), str(path), "--unit-bytes", "5000", "--skip-bad"]
+
+    assert main(command) == 0
+
+    error = capsys.readouterr().err
+    assert "; what follows in the part [2:3] was left out too\n" in error
+    assert Roxxel(corpus).num_documents == 4000
+
+
 def test_a_parquet_text_that_is_not_utf_8_names_the_row(
     error_of: Callable[..., str],
 ) -> None:

@@ -122,7 +122,8 @@ class Documents:
         except InputError as error:
             if not self.skips_bad or isinstance(error, FormatError):
                 raise
-            yield InputError(f"{error}; what follows in the file was left out too")
+            read = "file" if part.span is None else "part [{}:{}]".format(*part.span)
+            yield InputError(f"{error}; what follows in the {read} was left out too")
 
     def _note(self, error: InputError) -> None:
         self.num_bad += 1
@@ -186,8 +187,7 @@ def documents_in(
 def spans_in(whole: Part, least: int) -> list[Span]:
     """Divide a file into parts of about `least` bytes; return [] to keep it whole.
 
-    Only Parquet, Arrow, `.ds`, and uncompressed
-    lines and JSON lines can be divided.
+    Only Parquet, Arrow, `.ds`, and uncompressed lines and JSON lines can be divided.
     """
     path, name, version = whole.path, whole.form, whole.version
     num_bytes = whole.facts.size
