@@ -318,6 +318,18 @@ def test_metadata_is_that_of_the_first_shard_with_the_counts_of_all(
     assert sum(each.num_tokens for each in corpus.input_totals()) == corpus.num_tokens
 
 
+@pytest.mark.parametrize("other", [7, None, {"number": 1}, {"number": 1, "errors": 2}])
+def test_metadata_of_the_same_name_and_another_meaning_stop_no_merge(
+    tmp_path: Path, other: object
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    for skipped in (other, {"number": 2, "errors": ["bad"]}):
+        corpus.write([[1]], exist="append", metadata={"skipped": skipped})
+
+    assert corpus.compact().num_merged == 2
+    assert corpus.metadata["skipped"] == {"number": 2, "errors": ["bad"]}
+
+
 def test_the_command_says_what_was_merged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,14 @@ from roxxel_format._write.place import place_of
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import (
+        Callable,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     import numpy.typing as npt
@@ -288,11 +295,7 @@ class _NewFiles:
         )
         if inputs:
             found["input_files"] = inputs.record()
-        skipped = [each["skipped"] for each in every if "skipped" in each]
-        if skipped:
-            errors = [text for each in skipped for text in each["errors"]]
-            number = sum(each["number"] for each in skipped)
-            found["skipped"] = {"number": number, "errors": errors[:_MOST_SKIPPED]}
+        found |= _skipped_of(every)
         bins = self._manifest.bins
         if bins is not None:
             of_group = bins.of(group)
@@ -318,6 +321,21 @@ class _NewFiles:
         self._done += num_bytes
         if self._progress is not None:
             self._progress(self._done, self._total)
+
+
+def _skipped_of(every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metadata of what was left out of several shards, if anything was."""
+    number, errors = 0, list[str]()
+    for each in every:
+        match each.get("skipped"):
+            case {"number": int(count), "errors": [*texts]}:
+                number += count
+                errors += texts
+            case _:  # A user's own metadata may have this name.
+                pass
+    if not number:
+        return {}
+    return {"skipped": {"number": number, "errors": errors[:_MOST_SKIPPED]}}
 
 
 def _values(files: ColumnFiles, table: ColumnTable, group: range) -> Iterator[bytes]:
