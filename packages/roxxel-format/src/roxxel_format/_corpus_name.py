@@ -1,4 +1,4 @@
-"""Names of a corpus on disk: its path, its manifest, and its shards.
+"""Names of a corpus: which corpus a path means, and which files may be its own.
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. In place of
 the star, a new shard's name has a digest that is unique to its write, and two numbers.

@@ -511,7 +511,8 @@ def _items_of(separator: float, dtype: np.dtype[Any]) -> Tokens:
 def _ended(line: Line[Any], token: Tokens) -> DocumentEnds:
     """Find the documents of a line by the token that ends each.
 
-    The last document may lack it.
+    The last document may lack it. A document may be in several files, so the line is
+    searched, not each file.
     """
     found: list[npt.NDArray[np.int64]] = []
     for start in range(0, len(line), _SEARCHED_ITEMS):

@@ -1,7 +1,8 @@
 """One write of a corpus: checks, shards and commit, all of it or nothing.
 
 A write changes no committed file before its commit. So a write that fails or is killed
-leaves the old corpus unchanged. Where the corpus is, and who writes its shards, are
+leaves the old corpus unchanged. A write that keeps a corpus or appends to it is first
+compared with the manifest. Where the corpus is, and who writes its shards, are
 arguments: this process (`CorpusWrite.run`), tasks on many machines, or the units of a
 preparation (`WriteJob`). All of them write by `write_shards`, and one `commit` serves
 them: it compares and replaces the manifest, on a disk as in a bucket.

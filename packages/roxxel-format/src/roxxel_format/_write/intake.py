@@ -13,10 +13,7 @@ import numpy as np
 from roxxel_store.errors import reason_of
 from roxxel_store.screen import note
 
-from roxxel_format._spec.layout import (
-    stored_name,
-    value_range,
-)
+from roxxel_format._spec.layout import stored_name, value_range
 from roxxel_format._spec.manifest import tokenizer_identity
 from roxxel_format._write.casting import (
     Caster,

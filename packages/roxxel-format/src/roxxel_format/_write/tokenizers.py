@@ -1,5 +1,8 @@
 """Adapt a tokenizer, and find its end-of-text token and its identity.
 
+It is the tokenizer of a library, without what is random in it, or our own of bytes
+(`ByteTokenizer`).
+
 By default, if a text spells a special token, such as `<|endoftext|>`, it is encoded as
 ordinary text. Otherwise a web page could end a document by spelling the token. The
 defaults of the libraries differ: `tokenizers` and `transformers` encode the special
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from roxxel_format._write.recipe import Spans
 
 END_OF_TEXT = "<|endoftext|>"
-"""Name of the token that ends a text, in this tokenizer."""
+"""Name of the token that ends a text of `ByteTokenizer`."""
 
 _PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
