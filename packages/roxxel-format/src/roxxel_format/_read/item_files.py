@@ -210,19 +210,23 @@ def _text_problem(tokens: Tokens) -> str | None:
 def _half_problem(tokens: Tokens) -> str | None:
     """Describe tokens that seem to be halves of ids; None for others."""
     size = tokens.dtype.itemsize
-    if tokens.dtype.byteorder == ">":
+    if tokens.dtype.byteorder == ">":  # Then the upper half comes first.
         tokens = tokens[: tokens.size // 4 * 4][::-1]
     lower, upper = tokens[::2], tokens[1::2]
-    most = int(upper.max())
-    if size == 8 or most > _MOST_UPPER or int(upper.min()) < 0:
+    greatest = int(upper.max())
+    if size == 8 or greatest > _MOST_UPPER or int(upper.min()) < 0:
         return None
-    least = _MOST_UPPER if most else 0
-    if 4 * np.count_nonzero(lower > least) < lower.size:
+    # Small tokens everywhere, such as bits, are no halves. So a quarter of the lower
+    # halves must be larger than an upper half can be, or not 0 if all of those are 0.
+    least = _MOST_UPPER if greatest else 0
+    if np.count_nonzero(lower > least) < lower.size / 4:
         return None
-    is_fourth = size < 4 and not lower[1::2].any() and not upper[1::2].any()
-    name = f"uint{(32 if is_fourth else 16) * size}"
+    # Ids of four parts, of which only the lowest is not 0.
+    is_quarter = size < 4 and not lower[1::2].any() and not upper[1::2].any()
+    name = f"uint{8 * size * (4 if is_quarter else 2)}"
+    most = f"at most {greatest}" if greatest else "0"
     return (
-        f"every second token is {f'at most {most}' if most else 0}, so the file was "
+        f"every second token is {most}, so the file was "
         f"written in a wider type than {tokens.dtype.name}; pass "
         f'dtype="{name}" (--dtype {name})'
     )
