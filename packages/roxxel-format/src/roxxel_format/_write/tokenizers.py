@@ -314,8 +314,8 @@ def load(
         source, name, end, switched_off = ByteTokenizer(), "bytes", None, ""
     elif is_named:
         path = cast("str | os.PathLike[str]", tokenizer)
-        prepare = _of_prepare(f"tokenizer={os.fspath(path)!r}", "tokenizers")
-        found = prepare.load_tokenizer(path, backend)
+        loader = _tokenizer_loader(f"tokenizer={os.fspath(path)!r}", "tokenizers")
+        found = loader.load_tokenizer(path, backend)
         source, name, end, encoder, note, switched_off, beside = found
     elif hasattr(tokenizer, "encode"):
         name = _own_name(tokenizer)
@@ -376,7 +376,7 @@ def _saved_files(tokenizer: Any) -> dict[str, str]:
         return {path.name: path.read_text("utf-8") for path in paths if path.is_file()}
 
 
-def _of_prepare(what: str, extra: str) -> Any:
+def _tokenizer_loader(what: str, extra: str) -> Any:
     """Return the module of `roxxel_prepare` that loads tokenizers by file or name.
 
     It stands above this package, and need not be installed.
@@ -392,8 +392,8 @@ def parsed(definition: str, name: str) -> Any:
 
     `name` is for messages.
     """
-    prepare = _of_prepare("the text of this corpus", "tokenizers")
-    return prepare.parse_tokenizer(definition, name)
+    loader = _tokenizer_loader("the text of this corpus", "tokenizers")
+    return loader.parse_tokenizer(definition, name)
 
 
 def chat_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
@@ -409,7 +409,7 @@ def chat_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
             "tokenizer.json, its folder, or a name on the Hugging Face hub as "
             "tokenizer (--tokenizer)"
         )
-    encode = _of_prepare("chat", "chat").chat_encoder(source)
+    encode = _tokenizer_loader("chat", "chat").chat_encoder(source)
     return replace(tokenizer, encode_chat=encode)
 
 
@@ -428,7 +428,7 @@ def chat_renderer(
     name = None
     if isinstance(tokenizer, (str, os.PathLike)):
         name = cast("str | os.PathLike[str]", tokenizer)
-    loaded = _of_prepare("chat", "chat").load_chat(name, template, refused)
+    loaded = _tokenizer_loader("chat", "chat").load_chat(name, template, refused)
     return Chat(loaded.identity, loaded.text, loaded.render)
 
 
