@@ -141,7 +141,7 @@ class CorpusWrite:
         return self.corpus.as_place("one process writes it")
 
     def kept(
-        self, of_inputs: Callable[[object], str] | None = None
+        self, input_difference: Callable[[object], str] | None = None
     ) -> WriteSummary | None:
         """Return the summary of a corpus that `exist="keep"` keeps; None to write.
 
@@ -149,7 +149,7 @@ class CorpusWrite:
         in a read-only folder.
 
         Args:
-            of_inputs: Describes how recorded inputs differ from those of this write.
+            input_difference: Says how recorded inputs differ from those of this write.
 
         Raises:
             FileExistsError: The corpus was made with other arguments, or lacks a file.
@@ -160,7 +160,7 @@ class CorpusWrite:
         manifest = corpus.existing()
         if manifest is None:
             return None
-        _check_kept(manifest, self.recipe.recorded, self.what, of_inputs)
+        _check_kept(manifest, self.recipe.recorded, self.what, input_difference)
         shards = manifest.shards.names
         missing = {*shards} - corpus.files.sizes(shards).keys()
         if missing:
@@ -650,19 +650,19 @@ def _check_kept(
     manifest: Manifest,
     arguments: Mapping[str, Any],
     what: str,
-    of_inputs: Callable[[object], str] | None,
+    input_difference: Callable[[object], str] | None,
 ) -> None:
     """Check that a write with `exist="keep"` may keep a corpus.
 
     Raises FileExistsError if a version of the corpus was made with other arguments.
-    `of_inputs` describes how recorded inputs differ from those of this write.
+    `input_difference` says how recorded inputs differ from those of this write.
     """
     versions = manifest.versions
     for number, version in enumerate(versions, 1):
         if version.arguments == arguments:
             continue
         which = f"version {number} of {len(versions)} was " if len(versions) > 1 else ""
-        found = _difference(version.arguments, arguments, of_inputs)
+        found = _difference(version.arguments, arguments, input_difference)
         raise FileExistsError(
             f'{what}: {which}{found}; use exist="append" to add documents, write '
             'elsewhere, or use exist="replace", which deletes the shards from under '
@@ -673,7 +673,7 @@ def _check_kept(
 def _difference(
     recorded: Mapping[str, Any],
     arguments: Mapping[str, Any],
-    of_inputs: Callable[[object], str] | None,
+    input_difference: Callable[[object], str] | None,
 ) -> str:
     """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
@@ -683,13 +683,13 @@ def _difference(
         {
             name: _as_given(name, value)
             for name, value in each.items()
-            if name != "inputs" or of_inputs is None
+            if name != "inputs" or input_difference is None
         }
         for each in (recorded, arguments)
     )
     pairs = other_arguments(past, now)
-    if not pairs and of_inputs is not None and "inputs" in recorded:
-        return of_inputs(recorded["inputs"])
+    if not pairs and input_difference is not None and "inputs" in recorded:
+        return input_difference(recorded["inputs"])
     return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
 
 
