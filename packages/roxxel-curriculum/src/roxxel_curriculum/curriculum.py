@@ -604,7 +604,7 @@ def _earlier_longest(declaration: Declaration) -> str:
 
 
 def _left_out(declaration: Declaration, solution: Solution) -> Iterator[str]:
-    """Describe what the loss must leave out, but only the field `loss_mask` shows."""
+    """Describe what the loss must leave out, which only `loss_mask` can tell it."""
     for name, withdrawn in sorted(declaration.without.items()):
         yield f"{withdrawn.amount} of source {name!r} must not be learned"
     for source in solution.declaration.sources:

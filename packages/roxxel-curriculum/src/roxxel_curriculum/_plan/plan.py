@@ -563,7 +563,7 @@ def _tables(plan: Plan) -> tuple[_Table, _Table]:
     phases: list[_Row] = []
     before = None
     for phase in plan.phases:
-        # An edit of the phase that was trained divides it.
+        # A phase edited while it was trained is two entries or more.
         edited = ", edited" if phase.index == before else ""
         before = phase.index
         phases.append(

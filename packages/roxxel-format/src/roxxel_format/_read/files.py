@@ -155,10 +155,10 @@ class MappedFile(OpenFile):
         """Advise the system that the bytes `[start, stop)` will be read soon.
 
         The first hint that is not urgent withdraws the advice of `read_at_random`,
-        because a hinted read finds its pages anyway. With this advice, Linux from 6.3
-        on does not count a page as used when it is read through a map. So under memory
-        pressure it evicts the corpus before files that are read once: next to such a
-        file, 0 to 3 of 300 MiB stayed in memory with the advice, and 288 to 299
+        because a hinted read finds its pages anyway. Under `read_at_random`, Linux from
+        6.3 on does not count a page as used when it is read through a map. So under
+        memory pressure it evicts the corpus before files that are read once: next to
+        such a file, 0 to 3 of 300 MiB stayed in memory with this advice, and 288 to 299
         without.
         """
         if not is_urgent:

@@ -107,6 +107,7 @@ def feed(
         training.training_loop_iteration = training_loop_iteration
         # After an error, the newest step has not been trained.
         atexit.register(lambda: steps.close(getattr(sys, "last_value", None)))
+        # Digests are only for the log.
         trained = Fed(_Steps(steps, None if record is None else mesh), mesh)
         if config.eval_interval <= 0:
             return trained, None
