@@ -172,7 +172,7 @@ def make_optimizer(
     return optax.chain(clipping, scheduled, *averages)
 
 
-def recipe_keys() -> list[str]:
+def optimizer_keys() -> list[str]:
     """Return the names of the arguments of `make_optimizer` and of its schedule."""
     *own, _ = inspect.signature(make_optimizer).parameters  # the last is `schedule`
     return list(dict.fromkeys([*own, *(each.name for each in fields(LearningRate))]))

@@ -13,7 +13,7 @@ from roxxel_store.records import find_object
 
 from roxxel.models._llama import Llama, made_by
 from roxxel.models._loss import next_token_loss
-from roxxel.models._optimizer import RecipeOptimizer, recipe_keys
+from roxxel.models._optimizer import RecipeOptimizer, optimizer_keys
 from roxxel.recipe._checks import check_choice, check_number
 from roxxel.recipe.llama_config import PRESETS, LlamaConfig, llama_config
 
@@ -60,7 +60,7 @@ def llama(
     """
     check_choice("preset", preset, PRESETS)
     of_model = {field.name for field in fields(LlamaConfig)}
-    of_optimizer = recipe_keys()
+    of_optimizer = optimizer_keys()
     own = [name for name in signature(llama).parameters if name != "options"]
     known = [*own, *of_optimizer, *sorted(of_model)]
     for name in options:
