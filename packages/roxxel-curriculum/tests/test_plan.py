@@ -140,6 +140,19 @@ def test_text_and_notebooks_show_the_same_cells() -> None:
         assert cell in " ".join(text.split())
 
 
+def test_a_plan_has_no_skip_that_a_run_ends_before() -> None:
+    skips = [(3, 2), (23, 2), (30, 4)]
+    curriculum = Curriculum(
+        PositionReader(1000), [Phase(50, 4, 10)], policies={"self": "stop"}, skips=skips
+    )
+
+    plan = curriculum.plan()
+
+    assert plan.total_steps == 23
+    assert plan.skips == ((3, 2),)
+    assert str(plan).count("is skipped") == 1
+
+
 def test_usual_plans_fit_a_terminal_of_80_columns() -> None:
     weights = {"self": 0.7, "openwebmath": 0.2, "wikipedia": 0.1}
     curriculum = Curriculum(

@@ -109,7 +109,10 @@ def test_lines_and_rows_are_in_order_of_their_steps(
 
 def test_run_that_ends_early_names_the_declared_steps(tmp_path: Path) -> None:
     curriculum = Curriculum(
-        source(tmp_path, "short", 320), [Phase(30, 4, 8)], policies={"self": "stop"}
+        source(tmp_path, "short", 320),
+        [Phase(30, 4, 8)],
+        policies={"self": "stop"},
+        skips=[(10, 3)],
     )
     trainer(tmp_path, curriculum=curriculum).run()
     trainer(tmp_path, curriculum=curriculum).run()
@@ -123,6 +126,7 @@ def test_run_that_ends_early_names_the_declared_steps(tmp_path: Path) -> None:
     assert f"ends early: {why}" in lines
     complete = f"complete: 10 of 10 steps are done, because {why}"
     assert lines[-2:] == [f"{complete}; step 10 is saved", f"already {complete}"]
+    assert not any("skips the data" in line for line in lines)
 
 
 def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -> None:

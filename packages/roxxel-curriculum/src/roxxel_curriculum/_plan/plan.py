@@ -394,7 +394,12 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             _corpus_row(source, solution.spans[source.name], by_source[source.name])
             for source in solution.declaration.sources
         ),
-        skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
+        # A run that stops early does not reach all declared skips.
+        skips=tuple(
+            (phase.start + skip.at, skip.steps)
+            for phase in solution.phases
+            for skip in phase.skips
+        ),
         ended=solution.ended,
         withdrawn=tuple(
             WithdrawnPlan(
