@@ -19,6 +19,7 @@ from roxxel_curriculum import (
     StateMismatch,
     recorded_sampler,
 )
+from roxxel_curriculum.state import recorded_phases
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import ShardError
 
@@ -156,3 +157,11 @@ def test_a_state_says_which_part_of_a_corpus_a_proxy_reads() -> None:
     assert places.start.tolist() == sampler.windows(8).start.tolist()
     for step in range(9):
         assert (past.batch(step) == sampler.batch(step)).all()
+
+
+def test_a_phase_of_a_state_says_of_no_source_that_it_runs_out() -> None:
+    sampler = Curriculum(PositionReader(500), [Phase(9, 2, 11)]).sampler(0)
+
+    [phase] = recorded_phases(sampler.state(5))
+
+    assert (phase.stop, phase.spent, phase.exhausted, phase.mixes) == (5, (), {}, ())

@@ -205,7 +205,8 @@ class ResolvedPhase:
     @property
     def spent(self) -> tuple[str, ...]:
         """The sources that had no samples left when the phase started."""
-        left = {*self.legs[0].blend.sources}
+        # A phase of `recorded_phases` has no legs.
+        left = {*(self.legs[0].blend.sources if self.legs else self.weights)}
         return tuple(name for name in self.weights if name not in left)
 
     @property
