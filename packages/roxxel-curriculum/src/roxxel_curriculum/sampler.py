@@ -17,9 +17,7 @@ from roxxel_curriculum._bind.reading import (
     checked_rows,
 )
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
-from roxxel_curriculum._bind.sources import (
-    with_block_checks,
-)
+from roxxel_curriculum._bind.sources import with_block_checks
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key

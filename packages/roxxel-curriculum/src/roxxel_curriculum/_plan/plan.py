@@ -600,7 +600,7 @@ def _headline(plan: Plan) -> str:
 
 
 def _brief(plan: Plan) -> str:
-    """Return two lines: the _headline, and what the run reads from each source."""
+    """Return two lines: the headline, and what the run reads from each source."""
     parts = [
         f"{each.name} {short_count(each.tokens)} of {short_count(each.num_tokens)}"
         for each in plan.sources[:_MOST_SOURCES]
