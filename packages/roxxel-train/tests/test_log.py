@@ -8,7 +8,7 @@ import resource
 import sys
 import threading
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from roxxel_train import Logger
@@ -90,6 +90,15 @@ def test_row_that_json_cannot_hold_is_an_error_of_the_caller(tmp_path: Path) -> 
 
         with pytest.raises(TypeError, match="not JSON serializable"):
             log.flush()
+
+
+def test_line_that_is_no_text_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        with pytest.raises(TypeError):
+            log.info(cast("str", 5))
+        log.info("goes on")
+
+    assert (tmp_path / "system.log").read_text().endswith(" INFO goes on\n")
 
 
 def test_logger_that_is_open_already_may_be_entered_again(tmp_path: Path) -> None:

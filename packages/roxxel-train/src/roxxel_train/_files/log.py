@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import make_folder
 from roxxel_store.lines import LineFile, LinePosition, json_line
-from roxxel_store.screen import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -193,7 +192,7 @@ def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
 def _text_line(level: str, message: str, traceback: str = "") -> str:
     """Return a line of `system.log`: UTC time, level, message, then a traceback."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return f"{now} {level} {shown(message)}\n{shown(traceback)}"
+    return f"{now} {level} {message}\n{traceback}"
 
 
 def _json_line(row: LateRow) -> str:

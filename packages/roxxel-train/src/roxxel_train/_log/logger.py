@@ -19,6 +19,7 @@ from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum.run_log import END, KINDS, SAVE, head, linked
 from roxxel_store.errors import is_ours
 from roxxel_store.lines import plain_row
+from roxxel_store.screen import shown
 
 from roxxel_train._files.folder import check_writable
 from roxxel_train._files.log import LateRow, LogFiles, Worker
@@ -344,7 +345,7 @@ class Logger:
             return
         if self._files is not None:
             stack = "" if error is None else "".join(traceback.format_exception(error))
-            self._files.text(level, message, stack)
+            self._files.text(level, shown(message), shown(stack))
         if terminal and self._screen is not None:
             self._screen.line(message)
 
