@@ -137,6 +137,7 @@ class LocalFiles:
     ) -> None:
         self.directory = directory
         self._fetch, self._close = fetch, close
+        # What `identity_of` returned for each file when its bytes had their digest.
         self._sound: dict[str, tuple[int, ...] | None] = {}
 
     def close(self, *, keep: bool) -> None:

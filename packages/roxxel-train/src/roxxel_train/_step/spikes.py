@@ -2,8 +2,9 @@
 
 The window of earlier values is part of the compiled state. So no device waits for the
 host, all processes decide alike, and a checkpoint continues the window bit for bit. The
-rule is also the rule by which a report marks spikes. It uses medians, because neither a
-spike nor the fall of the loss at the start of a run moves them much.
+rule uses medians, because neither a spike nor the fall of the loss at the start of a
+run moves them much. A report marks rows of the log by medians too, but has a window of
+its own, which begins with fewer rows.
 """
 
 from __future__ import annotations
