@@ -659,7 +659,7 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
     own._report = report
     own._lives = {0: Life(0, "save", 0.0, [], ["commit"])}
     try:
-        own._watch_others(61.0, is_due=False)
+        own._name_holders(61.0)
         assert asked.wait(GUARD_S)
     finally:
         answers.set()

@@ -353,8 +353,8 @@ class Watcher:
         self._end_without_needed()
         if 0 in self._dead:
             return  # the service has ended with process 0
-        is_due = time.monotonic() >= self._sign_due_s
-        if is_due:
+        is_sign_due = time.monotonic() >= self._sign_due_s
+        if is_sign_due:
             # Process 0 reads the signs half a period after the others publish them.
             late_s = 0.0 if self.index else self.sign_every_s / 2
             since_s = (time.time() - late_s) % self.sign_every_s
@@ -363,7 +363,10 @@ class Watcher:
             # connection is closed meanwhile.
             _try_for_a_while(self._publish_sign)
         if self.index == 0:
-            self._watch_others(waited_s, is_due=is_due)
+            if is_sign_due:
+                self._lives = self.lives()
+                self.own_times = {i: (x.step, x.own_s) for i, x in self._lives.items()}
+            self._name_holders(waited_s)
 
     def _publish_sign(self) -> None:
         step, pause = self.progress.step, self.progress.pause
@@ -404,11 +407,8 @@ class Watcher:
             return during(life.step, life.pause)
         return ""
 
-    def _watch_others(self, waited_s: float, *, is_due: bool) -> None:
+    def _name_holders(self, waited_s: float) -> None:
         """In process 0, write a line about processes for which others wait."""
-        if is_due:
-            self._lives = self.lives()
-            self.own_times = {i: (x.step, x.own_s) for i, x in self._lives.items()}
         count = self.service.process_count
         for line in self._holders.lines(self._lives, count, waited_s):
             _try_for_a_while(functools.partial(self._write, line))
