@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+NOT_NUMBERS = {str(each): each for each in (math.nan, math.inf, -math.inf)}
+"""What JSON has no numbers for, by the text that a row has instead."""
+
 _TAIL_BYTES = 1 << 20
 
 

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.lines import NOT_NUMBERS
 from roxxel_store.records import GREATEST_NUMBER, is_count, number
 
 from roxxel_train.starts import time_of
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 TIMED = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
 """Fields of a row with seconds."""
-
-_GAPS = frozenset({"nan", "inf", "-inf"})
-"""How the log writes numbers that JSON lacks; a chart shows a gap for each."""
 
 _NUMBERS = frozenset({int, float})
 
@@ -184,12 +182,14 @@ class Table:
                 floats[~(np.abs(floats) < GREATEST_NUMBER)] = math.nan
                 self._columns.setdefault(name, _Column()).add(at, floats)
                 return
-        if kinds <= {dict} or (kinds == {str} and _GAPS.isdisjoint(values)):
+        if kinds <= {dict} or (
+            kinds == {str} and NOT_NUMBERS.keys().isdisjoint(values)
+        ):
             return
         kept = [
             index
             for index, value in enumerate(values)
-            if type(value) in _NUMBERS or (type(value) is str and value in _GAPS)
+            if type(value) in _NUMBERS or (type(value) is str and value in NOT_NUMBERS)
         ]
         if kept:
             found = [number(values[index]) for index in kept]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum.run_log import KINDS, START
 from roxxel_store import missing_extra
+from roxxel_store.lines import NOT_NUMBERS
 from roxxel_store.urls import expanded
 
 from roxxel_train._files.folder import find_record
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CLIENT: Any = wandb
-
-_NOT_NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 class WandB:
@@ -117,7 +116,7 @@ class WandB:
             if row is not None and row["step"] <= step:
                 self(
                     {
-                        name: _NOT_NUMBERS.get(x, x) if isinstance(x, str) else x
+                        name: NOT_NUMBERS.get(x, x) if isinstance(x, str) else x
                         for name, x in row.items()
                     }
                 )
