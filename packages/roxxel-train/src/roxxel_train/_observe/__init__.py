@@ -1,1 +1,1 @@
-"""Measure a run: losses, rates, use of devices, and the memory and disk it needs."""
+"""Measure a run: losses, rates, the use of its devices, and slow processes."""
