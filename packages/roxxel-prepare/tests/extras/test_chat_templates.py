@@ -279,6 +279,21 @@ def test_what_python_would_spell_is_refused(render: Render, printing: str) -> No
         render(template, chat)
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_word_of_the_template_hides_no_value_that_it_prints(
+    render: Render, name: str
+) -> None:
+    template = (
+        "None is True.{% for m in messages %}{{ m.content }}"
+        f"{{{{ m.calls[0].{name} }}}}{{% endfor %}}"
+    )
+    calls = [{"a": None, "b": True}]
+    chat = [message | {"calls": calls} for message in PAIR]
+
+    with pytest.raises(ValueError, match="as Python spells it"):
+        render(template, chat)
+
+
 REFUSED: list[tuple[Any, list[str]]] = [
     (said("user", [{"type": "image_url", "image_url": {}}]), ["0", "'image_url'"]),
     (said("user", [{"type": "text", "text": "a"}, {"type": "audio"}]), ["1", "audio"]),

@@ -41,7 +41,7 @@ import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 
-from roxxel_prepare._tokenize.values import as_value, name_of, problem_of_words
+from roxxel_prepare._tokenize.values import as_value, name_of, printed, problem_of_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -483,6 +483,7 @@ def _compiled(text: str) -> _Compiled:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, extensions.loopcontrols],
+        finalize=printed,
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse

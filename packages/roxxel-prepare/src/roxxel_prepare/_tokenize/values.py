@@ -3,7 +3,8 @@
 If a template printed a list or an object, it would print Python's spelling, such as
 `[{'type': 'text'}]`: the template is for texts, and the chat has lists of parts. So
 these values raise an error wherever a template turns them into text. The types of null,
-true and false cannot be subclassed, so `problem_of_words` looks for their words.
+true and false cannot be subclassed. `printed` raises it where one stands alone, and
+`problem_of_words` looks for their words where a template has joined them to other text.
 """
 
 from __future__ import annotations
@@ -75,6 +76,17 @@ def name_of(value: object) -> str:
     kinds = {"str": "a text", "_Table": "an object", "_List": "a list"}
     kind = type(value).__name__
     return kinds.get(kind, f"a {kind}")
+
+
+def printed(value: Any) -> Any:
+    """Return a value that a template prints alone.
+
+    Raises:
+        SpellingError: This is null, true or false.
+    """
+    if value is None or isinstance(value, bool):
+        raise SpellingError(_spelt(value))
+    return value
 
 
 def problem_of_words(text: str, others: Collection[str]) -> str:
