@@ -17,7 +17,7 @@ from roxxel_store.urls import bucket_url, expanded
 
 from roxxel_ckpt._place.bucket import BucketFolder
 from roxxel_ckpt._place.description import finished, not_found
-from roxxel_ckpt._place.disk import LocalFolder, absolute
+from roxxel_ckpt._place.disk import LocalFolder, without_dots
 from roxxel_ckpt.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def open_folder(
     if url is not None:
         # Several runs may share `local`.
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
-        directory = None if local is None else absolute(expanded(local)) / name
+        directory = None if local is None else without_dots(expanded(local)) / name
         return BucketFolder(url, directory, timeout_s)
     text = os.fspath(location)
     if local is not None:

@@ -123,7 +123,7 @@ class LocalFolder:
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
         self.described: dict[Step, Any] = {}
-        self.path, self._timeout_s = absolute(Path(path)), timeout_s
+        self.path, self._timeout_s = without_dots(Path(path)), timeout_s
         self._shared = DiskFolder(self.path, timeout_s, CheckpointTimeoutError)
 
     def __str__(self) -> str:
@@ -386,7 +386,7 @@ class LocalFolder:
         self._collect()
 
 
-def absolute(path: Path) -> Path:
+def without_dots(path: Path) -> Path:
     """Return an absolute path without `..`; links after the last `..` stay unresolved.
 
     The operating system resolves `link/..` to the parent of the link's target, but
