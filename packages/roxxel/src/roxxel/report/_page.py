@@ -59,7 +59,7 @@ def _head(facts: RunFacts) -> str:
         ("Loss", _losses(facts)),
         ("Training", short_duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
-        # Once: the wall time leaves out what is too short to matter.
+        # The wall time says this too, unless the share is too small to matter.
         ("Wait share", "" if "waiting for data" in wall else _wait_share(facts)),
         ("Wall time", wall),
         ("Model", facts.model),

@@ -229,44 +229,47 @@ def _in_pieces(held: _Held, pieces: Pieces, wanted: bytes) -> tuple[int, list[Fo
     documents = held.documents
     starts = documents[held.begins, 1]
     ids = _without_others(held)
-    (places,) = np.nonzero(pieces.may_cut(ids, starts)[: max(held.num_sure + 1, 1)])
-    stop = ids.size if held.is_last else int(places[-1])
+    (cuts,) = np.nonzero(pieces.may_cut(ids, starts)[: max(held.num_sure + 1, 1)])
+    # Tokens that are not read yet may change the bytes after the last cut.
+    stop = ids.size if held.is_last else int(cuts[-1])
     if not stop:
         return 0, []
     each = pieces.of(ids, starts, documents[held.ends, 2])[:stop]
     for start in starts[starts < stop].tolist():
         each[start] = _BETWEEN + each[start]
-    following, later = stop, 0
+    # The next call searches the last bytes again: an occurrence that begins there may
+    # end in tokens that are not read yet.
+    num_done, bytes_again = stop, 0
     if not held.is_last:
-        following, later = _overlap(each, places, len(wanted) - 1)
-    if not following:
+        num_done, bytes_again = _overlap(each, cuts, len(wanted) - 1)
+    if not num_done:
         return 0, []
     text = b"".join(each)
-    begins = _begins(text, wanted, len(text) - later)
+    begins = _begins(text, wanted, len(text) - bytes_again)
     if not begins.size:
-        return following, []
+        return num_done, []
     ends = np.fromiter(map(len, each), np.int64, stop).cumsum()
     first = ends.searchsorted(begins, "right")
     last = ends.searchsorted(begins + len(wanted), "left")
     ranges = held.first + np.stack([first, last + 1], axis=1)
     rows = documents[:, 1].searchsorted(first, "right") - 1
-    return following, [Found(documents[rows, 0], lambda: ranges)]
+    return num_done, [Found(documents[rows, 0], lambda: ranges)]
 
 
 def _overlap(
-    pieces: Sequence[bytes], places: npt.NDArray[np.int64], num_bytes: int
+    pieces: Sequence[bytes], cuts: npt.NDArray[np.int64], num_bytes: int
 ) -> tuple[int, int]:
-    """Return a late place after which at least `num_bytes` follow, and how many do.
+    """Return a late cut after which at least `num_bytes` follow, and how many do.
 
-    If there is none, return the place 0, which is always one of the places.
+    If there is none, return 0, which is always one of the cuts.
     """
     back = num_bytes
     while True:
-        before = places.searchsorted(max(len(pieces) - back, 0), "right")
-        place = int(places[before - 1])
-        size = sum(map(len, pieces[place:]))
-        if size >= num_bytes or not place:
-            return place, size
+        before = cuts.searchsorted(max(len(pieces) - back, 0), "right")
+        cut = int(cuts[before - 1])
+        size = sum(map(len, pieces[cut:]))
+        if size >= num_bytes or not cut:
+            return cut, size
         back *= 2
 
 

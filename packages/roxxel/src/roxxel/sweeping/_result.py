@@ -268,11 +268,10 @@ def _borders(
             continue
         if share <= near or share >= 1 - near:
             continue  # There is nothing beyond.
-        which = "least" if share <= low + near else "most"
+        change = "less" if share <= low + near else "more"
         yield (
             f"{name} {share:.4g} is at the border of what was tried ({low:.4g} to "
-            f"{high:.4g}), so the best may have "
-            f"{'less' if which == 'least' else 'more'} of it; try blends beyond"
+            f"{high:.4g}), so the best may have {change} of it; try blends beyond"
         )
 
 
