@@ -104,7 +104,7 @@ def train(
             raise ConfigError(f"{declared.file}: the run is not ready; see above")
         return
     if is_first:
-        _begin(declared, trainer.plan())
+        _say_plan(declared, trainer.plan())
     ending = _trained(trainer)
     if is_first:
         _say_ending(declared, ending)
@@ -194,7 +194,7 @@ def _say_beginning(config: RunConfig) -> None:
         )
 
 
-def _begin(config: RunConfig, plan: Plan) -> None:
+def _say_plan(config: RunConfig, plan: Plan) -> None:
     """Print what the run will read."""
     tell(plan.brief)
     whole = shown_command("plan", str(config.file), *set_again(config.changes))

@@ -531,6 +531,6 @@ def _is_redundant(
     layers = (f"model.layers.{number}.self_attn" for number in range(config.num_layers))
     if name not in {f"{place}.rotary_emb.inv_freq" for place in ("model", *layers)}:
         return False
-    # Files of before 2024 have them, as they were before they are stretched.
+    # Files from before 2024 hold the frequencies, without the model's scaling.
     expected = frequencies(replace(config, rope_scaling=None))
     return values.shape == expected.shape and np.allclose(values, expected, rtol=0.01)
