@@ -386,6 +386,7 @@ def test_two_replacing_copies_share_no_files(
     assert same(Roxxel("s3://data/web_*.rox"), corpus)
 
 
+@pytest.mark.usefixtures("bucket")
 def test_a_plain_name_is_the_corpus_that_readers_find(corpus: Roxxel) -> None:
     corpus.copy_to("s3://data/web_*.rox", exist="replace")
 
