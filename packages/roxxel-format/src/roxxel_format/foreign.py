@@ -500,7 +500,6 @@ def _opened_again(
 
 
 def _items_of(separator: float, dtype: np.dtype[Any]) -> Tokens:
-    """Return a separator as an array of one item."""
     with contextlib.suppress(OverflowError, TypeError, ValueError):
         items = np.array([separator]).astype(dtype)
         if items[0] == separator:

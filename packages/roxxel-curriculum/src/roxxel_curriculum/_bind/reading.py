@@ -332,7 +332,6 @@ class RowReader:
     def _row_spans(
         self, source: _Integers, starts: _Integers, length: int
     ) -> _RowSpans:
-        """Return the documents of the windows, by row."""
         if not (source.size and length):
             return _RowSpans(*np.empty((4, 0), np.int64))
         groups = [*_by_source(source)]

@@ -627,7 +627,6 @@ def parse_separator(recorded: Any) -> Any:
 
 
 def _parse_id(value: object) -> str:
-    """Return an id as text."""
     if isinstance(value, str):
         return value
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):

@@ -323,7 +323,6 @@ def _python_value(path: str, row: int, value: Any) -> object:
 
 
 def _row_document(where: str, fields: Fields, values: Mapping[str, Any]) -> object:
-    """Return the document of a row, whose fields are `values`."""
     for name in fields.names:
         _check_text(where, values[name])
     try:

@@ -171,7 +171,6 @@ def arrow_documents(
 
 
 def _record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
-    """Yield the record batches of an Arrow file or stream."""
     arrow = library("pyarrow", "parquet", path)
     seekable = as_seekable(file)
     is_file = seekable.read(len(_ARROW_FILE)) == _ARROW_FILE

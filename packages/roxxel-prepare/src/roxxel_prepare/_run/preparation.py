@@ -358,7 +358,6 @@ def _file_of(place: Place, job: str, number: int) -> str:
 
 @cache
 def _unit_kind() -> RecordKind:
-    """Return the kind of record of a finished unit."""
     kind = Place.plan_kind()
     return replace(kind, name="unit", mark="roxxel unit", error=RecordError)
 

@@ -214,7 +214,6 @@ def _as_lengths(text: str) -> list[int]:
 
 
 def _as_names(text: str) -> list[str]:
-    """Parse names `id,url`."""
     return [each.strip() for each in as_text(text).split(",") if each.strip()]
 
 
@@ -229,7 +228,6 @@ def _as_split(text: str) -> tuple[str, float]:
 
 
 def _as_format(text: str) -> str:
-    """Parse the name of a format of input files."""
     if text in FORMATS:
         return text
     raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(FORMATS)}")

@@ -195,7 +195,6 @@ def _say_beginning(config: RunConfig) -> None:
 
 
 def _say_plan(config: RunConfig, plan: Plan) -> None:
-    """Print what the run will read."""
     tell(plan.brief)
     whole = shown_command("plan", str(config.file), *set_again(config.changes))
     tell(f"the whole plan: {whole}")
