@@ -185,9 +185,12 @@ def step_seconds(
 def _timed(table: Table) -> dict[str, Floats]:
     """Return time, step and seconds of the rows that have a time, each as a column."""
     time = table.full("time", np.nan)
-    columns = {name: np.nan_to_num(table.full(name, 0.0)) for name in TIMED}
-    columns |= {"time": time, "step": table.steps.astype(np.float64)}
-    return {name: column[~np.isnan(time)] for name, column in columns.items()}
+    is_timed = ~np.isnan(time)
+    # One column at a time: those of a long run are most of a report's memory.
+    columns = {"time": time[is_timed], "step": table.steps[is_timed].astype(float)}
+    for name in TIMED:
+        columns[name] = np.nan_to_num(table.full(name, 0.0)[is_timed], copy=False)
+    return columns
 
 
 def _parts(
