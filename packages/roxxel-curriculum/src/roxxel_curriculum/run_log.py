@@ -41,6 +41,11 @@ START, END, SAVE = "start", "end", "save"
 KINDS = (START, END, SAVE)
 """Kinds of rows that say how a run continues, not what it has trained."""
 
+LOSS_OF = "loss/"
+"""Prefix of a source's loss in a training row, as in `loss/web`."""
+
+EVAL_LOSS = "eval_loss"
+"""The held-out loss in a row of an evaluation; that of one set is `eval_loss/web`."""
 
 _HEAD_OF_START = f'{{"kind": "{START}"'.encode()
 

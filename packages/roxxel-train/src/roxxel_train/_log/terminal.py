@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
+from roxxel_curriculum.run_log import LOSS_OF
 from roxxel_store.lines import plain_row
 from roxxel_store.screen import printable, short_duration, shown
 
@@ -33,9 +34,6 @@ _WATCHED = {
     "wait_share": ("wait", ".1%"),
 }
 """Fields of a training row that the terminal shows, with short names and formats."""
-
-_LOSS_OF = "loss/"
-"""Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
 _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
@@ -209,10 +207,10 @@ def _size(stream: TextIO) -> dict[str, Any]:
 def _train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a training row for the terminal, as short texts by name."""
     watched = dict(_WATCHED)
-    by_source = [field for field in row if field.startswith(_LOSS_OF)]
+    by_source = [field for field in row if field.startswith(LOSS_OF)]
     if len(by_source) > 1:  # one source: its loss is the loss of the run
         for field in by_source[:_MOST_SOURCES]:
-            watched[field] = (field.removeprefix(_LOSS_OF), ".3f")
+            watched[field] = (field.removeprefix(LOSS_OF), ".3f")
     return {
         printable(name): format(row[field], form)
         for field, (name, form) in watched.items()

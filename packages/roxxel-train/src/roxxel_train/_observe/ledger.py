@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum.digest import add_step, digest_text
+from roxxel_curriculum.run_log import LOSS_OF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +110,7 @@ class Ledger:
         sources = [source for source in names if source in losses]
         sources += [source for source in losses if source not in names]
         row: dict[str, Any] = {
-            f"loss/{source}": losses[source][0] / losses[source][1]
+            LOSS_OF + source: losses[source][0] / losses[source][1]
             for source in sources
         }
         if self.digest is not None:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from roxxel_ckpt.activity import doing
 from roxxel_curriculum import StateMismatch
+from roxxel_curriculum.run_log import EVAL_LOSS
 from roxxel_curriculum.state import recorded_masks
 from roxxel_format import ChecksumError
 from roxxel_loader import device_stream
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from roxxel_train._step.placement import BatchPlacement
     from roxxel_train._step.step import LossFunction, ModelState, Tree
     from roxxel_train.config import TrainConfig
-
-_EVAL_LOSS = "eval_loss"
-"""Name of the mean loss over the held-out sets."""
 
 _FIXED_FIELDS = ("kind", "step", "time")
 _UNREAD_BATCHES = 2
@@ -97,7 +95,7 @@ class HeldOutSets:
             if past_state is None or not recorded_masks(past_state):
                 # Masks are pinned by the first start with the field `loss_mask`.
                 states[name] = sampler.state(sampler.total_steps)
-        if metric in (None, _EVAL_LOSS):
+        if metric in (None, EVAL_LOSS):
             _check_ranking(before, names, where)
         notes = [
             note
@@ -214,7 +212,7 @@ class Evaluator:
             means = self.held_out.evaluate(state, is_stopping)
             if means is None:
                 return None
-            self.eval_loss = means.get(_EVAL_LOSS)
+            self.eval_loss = means.get(EVAL_LOSS)
             values |= means
         if self._eval_fn is not None:
             objects = shown()
@@ -281,7 +279,7 @@ class HeldOutLoss:
         names = self.programs.names
         if names is None:
             return None
-        mean = {_EVAL_LOSS} if self._in_mean else set[str]()
+        mean = {EVAL_LOSS} if self._in_mean else set[str]()
         return mean | {
             _name(value, of_set)
             for of_set in self.samplers
@@ -309,7 +307,7 @@ class HeldOutLoss:
             means |= perplexity("perplexity", loss, means)
             for value, mean in means.items():
                 values[_name(value, name)] = mean
-        return values if not losses else {_EVAL_LOSS: fmean(losses), **values}
+        return values if not losses else {EVAL_LOSS: fmean(losses), **values}
 
     def _means(
         self, name: str, state: Tree, is_stopping: Callable[[], bool]
@@ -400,9 +398,9 @@ def _check_ranking(before: list[str], names: list[str], where: str) -> None:
         return
     named = next(filter(None, names), "NAME")
     raise RunMismatchError(
-        f"{where}: ranks its checkpoints by {_EVAL_LOSS!r}, the loss over "
+        f"{where}: ranks its checkpoints by {EVAL_LOSS!r}, the loss over "
         f"{_listed(before)}, and now has {_listed(names)}, so the best checkpoint "
-        f"would be chosen across both; give best_metric='{_EVAL_LOSS}/{named}' to "
+        f"would be chosen across both; give best_metric='{EVAL_LOSS}/{named}' to "
         "rank by one set from now on, or the earlier sets"
     )
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from roxxel_curriculum.digest import device_digest, from_halves
-from roxxel_curriculum.run_log import TIMING_FIELDS
+from roxxel_curriculum.run_log import LOSS_OF, TIMING_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,9 +186,9 @@ def without_losses(packed: jax.Array) -> jax.Array:
 def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:
     """Check that no metric of the user is named like a loss by source."""
     for source in sources:
-        if f"loss/{source}" in scalars:
+        if (name := LOSS_OF + source) in scalars:
             raise TypeError(
-                f"loss_fn returned {_ROW_LOSS!r} and a metric named 'loss/{source}', "
+                f"loss_fn returned {_ROW_LOSS!r} and a metric named {name!r}, "
                 "under which the trainer logs the loss of this source; rename the "
                 "metric"
             )
