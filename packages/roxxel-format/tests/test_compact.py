@@ -323,8 +323,12 @@ def test_metadata_of_the_same_name_and_another_meaning_stop_no_merge(
     tmp_path: Path, other: object
 ) -> None:
     corpus = Roxxel(tmp_path / "c_*.rox")
-    for skipped in (other, {"number": 2, "errors": ["bad"]}):
-        corpus.write([[1]], exist="append", metadata={"skipped": skipped})
+    for number, skipped in enumerate((other, {"number": 2, "errors": ["bad"]})):
+        metadata = {"skipped": skipped, "input_files": other}
+        path = tmp_path / f"c_{number:05d}.rox"
+        with ShardWriter(path, "uint8", metadata=metadata) as writer:
+            writer.append(np.array([1]))
+    corpus.adopt()
 
     assert corpus.compact().num_merged == 2
     assert corpus.metadata["skipped"] == {"number": 2, "errors": ["bad"]}

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
+from roxxel_format.writing import Recipe
 
 from .helpers import corpus_of, documents_of, in_child, names_in, short
 
@@ -444,9 +445,9 @@ def test_metadata_is_stored(tmp_path: Path) -> None:
     assert corpus.metadata["source"] == "übung"
 
 
-@pytest.mark.parametrize("key", ["arguments", "unit", "padding", "cut"])
+@pytest.mark.parametrize("key", sorted(Recipe.OWN_METADATA))
 @pytest.mark.parametrize("name", ["a.rox", "a_*.rox"])
-def test_metadata_that_would_change_how_a_corpus_is_read_are_refused(
+def test_metadata_that_only_a_write_may_set_are_refused(
     tmp_path: Path, name: str, key: str
 ) -> None:
     with pytest.raises(ValueError, match=f"metadata has '{key}'.*leave it out"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardWriter
 
 from .helpers import corpus_of, documents_of, main
 
@@ -544,9 +544,9 @@ def test_damage_and_a_lost_tokenizer_are_told_by_the_name_of_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target, lost = tmp_path / "c.rox", tmp_path / "tokenizer.json"
-    Roxxel(target).write(
-        [[5, 6]], vocab_size=9, metadata={"tokenizer": {"name": str(lost)}}
-    )
+    metadata = {"tokenizer": {"name": str(lost)}}
+    with ShardWriter(target, "uint8", vocab_size=9, metadata=metadata) as writer:
+        writer.append(np.array([5, 6]))
 
     assert main(["cat", str(target)], prog="roxxel format") == 0
     assert capsys.readouterr().err.startswith("roxxel format: the recorded tokenizer ")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardWriter
 from roxxel_format.cli import main as format_main
 
 from .helpers import corpus_of, documents_of, main
@@ -152,12 +152,15 @@ def test_very_many_inputs_of_a_unit_are_joined(tmp_path: Path) -> None:
     assert totals[-1] == ("and 45 more", 45, 90, 90)
 
 
-def test_metadata_of_a_user_with_this_name_is_no_record(tmp_path: Path) -> None:
-    for value in ("text", ["a.txt"], {"numbers": [1]}):
-        corpus = Roxxel(tmp_path / "c.rox")
-        corpus.write([[1]], metadata={"input_files": value}, exist="replace")
+@pytest.mark.parametrize("value", ["text", ["a.txt"], {"numbers": [1]}, {"numbers": 1}])
+def test_metadata_with_this_name_and_another_meaning_are_no_record(
+    tmp_path: Path, value: object
+) -> None:
+    path = tmp_path / "c.rox"
+    with ShardWriter(path, "uint8", metadata={"input_files": value}) as writer:
+        writer.append(np.array([1]))
 
-        assert corpus.input_totals() == []
+    assert Roxxel(path).input_totals() == []
 
 
 def test_info_shows_percentiles_of_lengths(

@@ -596,8 +596,8 @@ class Roxxel(TokenReader):
                 raises FileExistsError. The shards of an interrupted write are not a
                 corpus.
             metadata: JSON values to store, for example `{"source": "..."}`. The keys
-                `arguments`, `tokenizer_file`, `unit`, `padding` and `cut` belong to the
-                write.
+                `arguments`, `created_by`, `cut`, `input_files`, `padding`, `separator`,
+                `skipped`, `tokenizer`, `tokenizer_file` and `unit` belong to the write.
 
         Returns:
             A summary of the shards that were written or kept.

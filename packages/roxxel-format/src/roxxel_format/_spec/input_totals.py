@@ -68,9 +68,11 @@ class InputCounts:
         """Add a record, if there is one; its number 0 becomes `first`."""
         table = as_table(record)
         names = ("numbers", "names", "documents", "tokens", "text_bytes")
-        lists = [table.get(name, ()) for name in names]
-        for number, name, *counts in zip(*lists, strict=False):
-            self.add((first + number, name), *counts)
+        lists = [table.get(name) for name in names]
+        # A `ShardWriter` may store anything by this name.
+        if all(isinstance(each, list) for each in lists):
+            for number, name, *counts in zip(*lists, strict=False):
+                self.add((first + number, name), *counts)
 
     @property
     def next_number(self) -> int:

@@ -18,6 +18,7 @@ from operator import index
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Literal,
     NamedTuple,
     SupportsIndex,
@@ -70,8 +71,6 @@ _CHOICES = {
     "exist": get_args(Exist),
     "tokenizer_backend": get_args(TokenizerBackend),
 }
-_RESERVED = frozenset({"arguments", "tokenizer_file", "unit", "padding", "cut"})
-"""Keys of metadata that only a write may set: bins, or a corpus of one file."""
 
 
 class Separator(Enum):
@@ -373,6 +372,7 @@ class Recipe:
     """The arguments of one write; see `Roxxel.write` and `write_files`.
 
     Attributes:
+        OWN_METADATA: The keys of a shard's metadata that only a write sets.
         fields: The fields of rows.
         side: The documents to write: those on one side of a split.
         lengths: The documents to write: those with so many tokens, separator included,
@@ -392,6 +392,11 @@ class Recipe:
         >>> Recipe(dtype=np.uint16, separator=0).recorded["dtype"]
         'uint16'
     """
+
+    OWN_METADATA: ClassVar[frozenset[str]] = frozenset(
+        {"arguments", "created_by", "cut", "input_files", "padding", "separator"}
+        | {"skipped", "tokenizer", "tokenizer_file", "unit"}
+    )
 
     separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER
     block_size: int = 4096
@@ -471,10 +476,10 @@ class Recipe:
                     f"max_shard_bytes={self.max_shard_bytes} is too small for a shard; "
                     f"use at least {least}"
                 )
-        reserved = sorted(_RESERVED.intersection(self.metadata or ()))
-        if reserved:
+        own = sorted(self.OWN_METADATA.intersection(self.metadata or ()))
+        if own:
             raise ValueError(
-                f"metadata has {reserved[0]!r}, by which a reader knows what a write "
+                f"metadata has {own[0]!r}, by which a reader knows what a write "
                 "made; leave it out, also when you pass on the metadata of another "
                 "corpus"
             )

@@ -81,18 +81,13 @@ def _recipe_of(corpus: Roxxel, max_shard_bytes: int | None, exist: Exist) -> Rec
     """Return the arguments that write the documents of a corpus as they are."""
     first, with_separator = corpus.documents[0], corpus.documents.with_separator[0]
     separator = with_separator[first.size :]
-    # What a write records itself, and what is true of the inputs of the source only.
-    not_copied = {"arguments", "created_by", "separator", "tokenizer_file"}
-    not_copied |= {"input_files", "skipped"}
-    metadata = corpus.metadata
+    metadata, own = corpus.metadata, Recipe.OWN_METADATA
     return Recipe(
         separator=separator.tobytes() or None,
         block_size=corpus.block_size,
         max_shard_bytes=max_shard_bytes,
         dtype=corpus.dtype_name,
-        metadata={
-            key: value for key, value in metadata.items() if key not in not_copied
-        },
+        metadata={key: value for key, value in metadata.items() if key not in own},
         exist=exist,
         inputs=corpus.fingerprint,
         tokenizer_record=metadata.get("tokenizer"),
