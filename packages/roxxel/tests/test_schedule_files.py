@@ -169,10 +169,12 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"broken\.toml: phases must be a list"):
         load_schedule(path)
     path.write_bytes(b"# caf\xe9")
-    with pytest.raises(ConfigError, match=r"broken\.toml: 'utf-8' codec"):
+    with pytest.raises(ConfigError, match=r"broken\.toml: is not text in UTF-8"):
         load_schedule(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ConfigError, match=r"missing\.toml: no such file; give a sched"):
         load_schedule(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match="is a folder; give a schedule"):
+        load_schedule(tmp_path)
 
 
 def test_a_schedule_s_paths_are_relative_to_its_file(tmp_path: Path) -> None:

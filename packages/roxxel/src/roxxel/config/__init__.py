@@ -82,13 +82,11 @@ from roxxel.config._open import (
 from roxxel.config._parse import (
     TOP_KEYS,
     load_config,
-    parse_config,
-    used_config,
-)
-from roxxel.config._schedule import (
     load_schedule,
+    parse_config,
     parse_schedule,
     schedule_from,
+    used_config,
 )
 from roxxel.config._sweep import (
     Drawn,
@@ -100,7 +98,9 @@ from roxxel.config._sweep import (
 )
 from roxxel.config._text import (
     changed_text,
+    config_differences,
     config_text,
+    config_values,
     withdrawn_text,
 )
 from roxxel.config._trainer import (
@@ -113,7 +113,6 @@ from roxxel.config._trainer import (
     with_total_steps,
 )
 from roxxel.config._trust import check_trusted
-from roxxel.config._values import config_differences, config_values
 
 __all__ = [
     "NOT_LEARNED",

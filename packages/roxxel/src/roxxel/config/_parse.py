@@ -1,14 +1,19 @@
-"""Parses TOML into a `RunConfig`, without opening corpora or starting an accelerator.
+"""From TOML to what it declares: a run, or the schedule of one.
 
 The keys of a table and their types are those of the dataclasses that declare them:
-`RunConfig`, `TrainConfig`, `Schedule`, `Phase`, `MeshConfig`.
+`RunConfig`, `TrainConfig`, `Schedule`, `Phase`, `MeshConfig`. Nothing here opens a
+corpus or starts an accelerator.
+
+Changes, as `--set` gives them, are texts `KEY=VALUE`. `KEY` is a dotted TOML key; an
+integer selects an entry of an array of tables, as in `phases.0.steps`. `VALUE` is a
+TOML value; text that is not TOML is a string.
 """
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -30,7 +35,6 @@ from roxxel_store.files import read_file
 from roxxel_store.urls import expanded
 from roxxel_train.run_folder import PRIMARY
 
-from roxxel.config._changes import change_all
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
@@ -38,7 +42,6 @@ from roxxel.config._declaration import (
     RunConfig,
     TrainerConfig,
 )
-from roxxel.config._toml import parsed
 
 if TYPE_CHECKING:
     import os
@@ -57,6 +60,11 @@ _NumBytes = Annotated[
 ]
 _MAX_BYTES = 1 << 26
 _SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
+_MOST_SHOWN = 60
+_REMEDY = (
+    "put text in quotes, end a line after its value, close every bracket and quote, "
+    "and write each key and each table once"
+)
 
 
 @dataclass(frozen=True)
@@ -150,20 +158,10 @@ def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Ru
             invalid. The message names the file, and the nearest key for an unknown key.
     """
     file = expanded(path)
-    if file.is_dir():
-        inside = file / "config.toml"
-        hint = f"give {inside}" if inside.is_file() else "give a config file"
-        raise ConfigError(f"{file}: is a folder; {hint}")
-    try:
-        data = read_file(file, _MAX_BYTES, ConfigError, "give a config file")
-        # Some editors write a byte order mark first, which TOML does not permit.
-        content = data.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        here = "" if file.is_absolute() else f" in {Path.cwd()}"
-        raise ConfigError(f"{file}: no such file{here}; give a config file") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
-    return parse_config(content, file, changes)
+    inside = file / "config.toml"
+    if inside.is_file():
+        raise ConfigError(f"{file}: is a folder; give {inside}")
+    return parse_config(file_text(file, "a config file"), file, changes)
 
 
 def parse_config(
@@ -181,11 +179,17 @@ def parse_config(
         ConfigError: As in `load_config`.
     """
     file = Path(file)
+    where = str(file)
     try:
-        table = parsed(content, f"{file}: ")
-        return _changed_config(table, file, tuple(changes))
+        table = parsed(content)
+        if changes:
+            where += f": {' '.join(f'--set {change}' for change in changes)}"
+        change_all(table, changes)
+        return replace(_config(table, file), changes=tuple(changes))
     except RecursionError as error:
         raise ConfigError(f"{file}: its values are nested too deeply") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def used_config(run: RunFolder, step: int | None = None) -> RunConfig | None:
@@ -202,17 +206,128 @@ def used_config(run: RunFolder, step: int | None = None) -> RunConfig | None:
     return None if text is None else parse_config(text, run.path / "config.toml")
 
 
-def _changed_config(
-    table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
-) -> RunConfig:
+def schedule_from(table: Mapping[str, Any]) -> Schedule:
+    """Return the schedule in a table, such as one that was read from JSON.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is wrong.
+
+    >>> phase = {"steps": 9, "batch_size": 4, "seq_len": 129}
+    >>> schedule_from({"phases": [phase], "overlap": 1}).overlap
+    1
+    """
     try:
-        edited = copy.deepcopy(dict(table))
-        change_all(edited, changes)
-        return replace(_config(edited, file), changes=changes)
-    except (TypeError, ValueError) as error:
-        made = " ".join(f"--set {change}" for change in changes)
-        where = f"{file}: {made}: " if changes else f"{file}: "
-        raise ConfigError(f"{where}{error}") from error
+        return read(Schedule, table)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Return the schedule in the text of a TOML file.
+
+    For example::
+
+        primary = "web"                 # the name of the primary source; omit for self
+        overlap = 1
+        skips = [[1200, 3]]             # before step 1200, skip the data of 3 steps
+
+        [policies]
+        code = "drop"                   # or "repeat", "stop", or a number of epochs
+        math = { epochs = 2, then = "stop" }
+
+        [tokenizers]                    # of corpora that record none
+        code = "gpt2"
+
+        [without]                       # what the run does not learn
+        code = [17, [200, 300]]         # documents 17, and 200 to 299
+        web = ["tokens:[512,1024)"]     # tokens by their index, such as a damaged block
+        math = "withdrawn.txt"          # a number on each line; or a .npy file
+        books = ["books_scan.json", 3]  # what `roxxel scan` found, and document 3
+
+        [[phases]]
+        steps = 1000                    # or epochs = 0.5, or tokens = 1_000_000
+        batch_size = 16
+        seq_len = 1025
+        weights = { web = 0.7, code = 0.2, math = 0.1 }
+
+    Raises:
+        ConfigError: The text is not TOML, a key is unknown, or a value is wrong.
+    """
+    return schedule_from(parsed(text))
+
+
+def load_schedule(path: str | os.PathLike[str]) -> Schedule:
+    """Read a schedule from a TOML file; see `parse_schedule`.
+
+    Paths of files in `without` are relative to the folder of the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ConfigError: The file is missing or no schedule; the message names the file.
+    """
+    file = expanded(path)
+    text = file_text(file, "a schedule")
+    try:
+        return parse_schedule(text).relative_to(file.parent)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def file_text(file: Path, what: str) -> str:
+    """Return the text of a TOML file; errors say to give `what`.
+
+    Raises:
+        OSError: The file cannot be read.
+        ConfigError: The file is missing, no regular file, too large, or not UTF-8.
+    """
+    remedy = f"give {what}"
+    if file.is_dir():
+        raise ConfigError(f"{file}: is a folder; {remedy}")
+    try:
+        # Some editors write a byte order mark first, which TOML does not permit.
+        return read_file(file, _MAX_BYTES, ConfigError, remedy).decode("utf-8-sig")
+    except FileNotFoundError as error:
+        here = "" if file.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(f"{file}: no such file{here}; {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """Return the table of a TOML text.
+
+    Raises:
+        ConfigError: The text is not TOML; the message says what to write instead.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem = str(error)
+        if line := re.search(r"at line (\d+)", problem):
+            shown = text.split("\n")[int(line[1]) - 1].strip()
+            problem = f"{problem}, `{shown[:_MOST_SHOWN]}`"
+        raise ConfigError(f"not TOML: {problem}; {_REMEDY}") from error
+
+
+def change_all(table: MutableMapping[str, Any], changes: Sequence[str]) -> None:
+    """Make these changes in a table, in the given order.
+
+    The table may be a document of tomlkit, which keeps its comments.
+
+    Raises:
+        ValueError: A change is not `KEY=VALUE`, or its key leads into a value that is
+            neither a table nor an array, or to an entry that does not exist.
+    """
+    for change in changes:
+        keys, value = _key_and_value(change)
+        inside: Any = table
+        while len(keys) > 1:
+            if isinstance(inside, MutableMapping) and keys[0] not in inside:
+                # One assignment: tomlkit loses what is put into a new table later.
+                value = _nested(keys[1:], value)
+                break
+            inside = inside[_key(inside, keys.pop(0), change)]
+        inside[_key(inside, keys[0], change)] = value
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
@@ -333,3 +448,48 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
             f'{primary} = "path", or name another by primary = "web" above the first '
             "[table]"
         )
+
+
+def _nested(keys: Sequence[str], value: Any) -> Any:
+    return {keys[0]: _nested(keys[1:], value)} if keys else value
+
+
+def _key(inside: Any, key: str, change: str) -> str | int:
+    """Return the key of a table, or the index of an array."""
+    if isinstance(inside, MutableMapping):
+        return key
+    entries: list[Any] = cast("list[Any]", inside) if isinstance(inside, list) else []
+    try:
+        return range(len(entries))[int(key)]
+    except (ValueError, IndexError):
+        raise ValueError(
+            f"{change!r} sets the key {key!r} of {inside!r}, which is neither a table "
+            "nor an array with this entry; set what exists, or the whole value"
+        ) from None
+
+
+def _key_and_value(change: str) -> tuple[list[str], Any]:
+    """Return the parts of the dotted key, and the value."""
+    key, separator, text = change.partition("=")
+    nested = _toml(f"{key} = 0") if separator and "\n" not in key else None
+    if nested is None:
+        raise ValueError(
+            f"{change!r} is not KEY=VALUE; write for example trainer.log_every=1"
+        )
+    keys: list[str] = []
+    inner: Any = nested
+    while isinstance(inner, dict):
+        [(name, inner)] = cast("dict[str, Any]", inner).items()
+        keys.append(name)
+    found = _toml(f"value = {text}")
+    # A text of several lines could hold further keys, which are not part of the value.
+    if found is None or len(found) > 1:
+        return keys, text
+    return keys, found["value"]
+
+
+def _toml(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from roxxel_store.arguments import Amount, Count, Rule, check, nearest, read
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
-from roxxel.config._toml import parsed
+from roxxel.config._parse import parsed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,18 +1,22 @@
-"""Write a config as TOML, from its values or as the text of its file."""
+"""A config as TOML text: of its values, of its file, and compared value by value."""
 
 from __future__ import annotations
 
+import json
 import os
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tomlkit
+from roxxel_store.urls import absolute
 
-from roxxel.config._changes import change_all
 from roxxel.config._declaration import ConfigError
+from roxxel.config._parse import change_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from roxxel_curriculum import Schedule
@@ -64,6 +68,103 @@ def config_text(config: RunConfig) -> str:
         values = {name: value or None for name, value in asdict(mesh).items()}
         document["mesh"] = _add(tomlkit.table(), values)
     return tomlkit.dumps(document)
+
+
+def changed_text(
+    config: RunConfig, folder: Path | None, comments: Sequence[str] = ()
+) -> str:
+    """Return the text of a config's file for a file in `folder`, with its changes.
+
+    The comments of the file stay. The text sets `relative_to` so that relative paths
+    still name the same files.
+
+    Args:
+        config: The config; its `changes` are made in the text.
+        folder: Folder of the new file; None for any folder, by an absolute path.
+        comments: Lines of a comment above the text.
+
+    Raises:
+        OSError: The file of the config cannot be read.
+    """
+    if config.file.is_file():
+        document = _of_file(config)
+        change_all(document, config.changes)
+    else:  # A program has made the config.
+        document = tomlkit.parse(config_text(config))
+    document.pop("relative_to", None)
+    relative_to = str(config.folder.resolve())
+    if folder is not None:
+        relative_to = os.path.relpath(relative_to, folder.resolve())
+    head = tomlkit.document()
+    if relative_to != ".":
+        head["relative_to"] = relative_to
+    for line in comments:
+        head.add(tomlkit.comment(line))
+    return tomlkit.dumps(head) + tomlkit.dumps(document)
+
+
+def withdrawn_text(config: RunConfig, documents: Mapping[str, Sequence[int]]) -> str:
+    """Return the text of a config's file with more documents under `[without]`.
+
+    The comments of the file stay. Documents that the file already names are not added.
+
+    Args:
+        config: The config, unchanged from its file.
+        documents: Rising numbers of documents by source.
+
+    Raises:
+        ConfigError: A list of documents in a file has a name that no array can hold.
+        OSError: The file cannot be read.
+    """
+    document = _of_file(config)
+    if "without" not in document:
+        document["without"] = tomlkit.table()
+    table: Any = document["without"]
+    for source, numbers in documents.items():
+        withdrawn = table.get(source, tomlkit.array())
+        if isinstance(withdrawn, str):
+            withdrawn = _listed(withdrawn, f"{config.file}: without.{source}")
+        named = _numbers(withdrawn)
+        for item in _ranges([each for each in numbers if each not in named]):
+            withdrawn.append(item)
+        if len(withdrawn):
+            table[source] = withdrawn
+    return tomlkit.dumps(document)
+
+
+def config_values(config: RunConfig) -> dict[str, str]:
+    """Return the values of a config by dotted key.
+
+    Values that equal their defaults are left out, and paths of corpora are absolute, so
+    that different spellings of one config compare equal.
+    """
+    same_form = replace(
+        config,
+        save_path=None,
+        relative_to=".",
+        sources=_absolute(config.sources, config),
+        eval={
+            name: replace(held, sources=_absolute(held.sources, config))
+            for name, held in config.held_out.items()
+        },
+    )
+    return dict(_flat("", tomllib.loads(config_text(same_form))))
+
+
+def config_differences(
+    configs: Sequence[Mapping[str, str] | None],
+) -> list[tuple[str, list[str]]]:
+    """Return the keys whose values differ, each with the value in every config.
+
+    An empty text stands for the default. A run without a config has no values.
+    """
+    known = [config for config in configs if config is not None]
+    keys = dict.fromkeys(key for config in known for key in config)
+    return [
+        (key, ["" if config is None else config.get(key, "") for config in configs])
+        for key in keys
+        if len({config.get(key) for config in known}) > 1
+    ]
 
 
 def _phases(schedule: Schedule) -> AoT:
@@ -134,66 +235,8 @@ def _item(value: Any) -> Item:
     return tomlkit.item(value)
 
 
-def changed_text(
-    config: RunConfig, folder: Path | None, comments: Sequence[str] = ()
-) -> str:
-    """Return the text of a config's file for a file in `folder`, with its changes.
-
-    The comments of the file stay. The text sets `relative_to` so that relative paths
-    still name the same files.
-
-    Args:
-        config: The config; its `changes` are made in the text.
-        folder: Folder of the new file; None for any folder, by an absolute path.
-        comments: Lines of a comment above the text.
-
-    Raises:
-        OSError: The file of the config cannot be read.
-    """
-    if config.file.is_file():
-        document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
-        change_all(document, config.changes)
-    else:  # A program has made the config.
-        document = tomlkit.parse(config_text(config))
-    document.pop("relative_to", None)
-    relative_to = str(config.folder.resolve())
-    if folder is not None:
-        relative_to = os.path.relpath(relative_to, folder.resolve())
-    head = tomlkit.document()
-    if relative_to != ".":
-        head["relative_to"] = relative_to
-    for line in comments:
-        head.add(tomlkit.comment(line))
-    return tomlkit.dumps(head) + tomlkit.dumps(document)
-
-
-def withdrawn_text(config: RunConfig, documents: Mapping[str, Sequence[int]]) -> str:
-    """Return the text of a config's file with more documents under `[without]`.
-
-    The comments of the file stay. Documents that the file already names are not added.
-
-    Args:
-        config: The config, unchanged from its file.
-        documents: Rising numbers of documents by source.
-
-    Raises:
-        ConfigError: A list of documents in a file has a name that no array can hold.
-        OSError: The file cannot be read.
-    """
-    document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
-    if "without" not in document:
-        document["without"] = tomlkit.table()
-    table: Any = document["without"]
-    for source, numbers in documents.items():
-        withdrawn = table.get(source, tomlkit.array())
-        if isinstance(withdrawn, str):
-            withdrawn = _listed(withdrawn, f"{config.file}: without.{source}")
-        named = _numbers(withdrawn)
-        for item in _ranges([each for each in numbers if each not in named]):
-            withdrawn.append(item)
-        if len(withdrawn):
-            table[source] = withdrawn
-    return tomlkit.dumps(document)
+def _of_file(config: RunConfig) -> TOMLDocument:
+    return tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
 
 
 def _listed(file: str, key: str) -> Any:
@@ -232,3 +275,25 @@ def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
         else:
             found.append(number)
     return found
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield each value in nested tables and lists of tables, with its dotted key."""
+    if isinstance(value, dict) and value:
+        for key, inner in cast("dict[str, Any]", value).items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for index, inner in enumerate(value):
+            yield from _flat(f"{prefix}[{index}]", inner)
+    else:
+        is_text = isinstance(value, str)
+        yield prefix, value if is_text else json.dumps(value, default=str)
+
+
+def _absolute(
+    sources: Mapping[str, tuple[str, ...]], config: RunConfig
+) -> dict[str, tuple[str, ...]]:
+    return {
+        name: tuple(absolute(config.corpus(text)) for text in texts)
+        for name, texts in sources.items()
+    }
