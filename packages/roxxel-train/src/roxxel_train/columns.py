@@ -8,7 +8,6 @@ report of 10^4, 10^5 and 10^6 rows.
 from __future__ import annotations
 
 import math
-from array import array
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
@@ -42,42 +41,75 @@ values.
 """
 
 
-class _Column:
-    """The values of some rows; `_rows` is None while they are the first rows.
+_BLOCK = 2**16
 
-    Each column is one block of memory that grows in place. Many small blocks between
-    short-lived rows would keep the rows' memory from being freed.
+
+class _Numbers:
+    """A growing array.
+
+    It grows by blocks that never move: thirty arrays that grow in turn, each in place,
+    leave holes as large as half of them. A block is far longer than a row's objects,
+    which could not be freed between small ones.
     """
 
+    def __init__(self, dtype: type[np.float64 | np.int64]) -> None:
+        self._dtype = dtype
+        self._blocks: list[npt.NDArray[Any]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        while len(values):
+            used = self._count % _BLOCK
+            if not used:
+                self._blocks.append(np.empty(_BLOCK, self._dtype))
+            added = values[: _BLOCK - used]
+            self._blocks[-1][used : used + len(added)] = added
+            self._count += len(added)
+            values = values[len(added) :]
+
+    def read(self) -> npt.NDArray[Any]:
+        """Return a copy of the values."""
+        blocks = [np.zeros(0, self._dtype), *self._blocks]
+        return np.concatenate(blocks)[: self._count]
+
+
+class _Column:
+    """The values of some rows; `_rows` is None while they are the first rows."""
+
     def __init__(self) -> None:
-        self._values = array("d")
-        self._rows: array[int] | None = None
+        self._values = _Numbers(np.float64)
+        self._rows: _Numbers | None = None
 
     def add(self, rows: npt.NDArray[np.int64], values: Floats) -> None:
         """Add the values of some rows."""
         count = len(self._values)
         is_next = rows[0] == count and rows[-1] == count + len(rows) - 1
         if self._rows is None and not is_next:
-            self._rows = array("q", range(count))
+            self._rows = _Numbers(np.int64)
+            self._rows.add(np.arange(count))
         if self._rows is not None:
-            self._rows.frombytes(rows.tobytes())
-        self._values.frombytes(values.tobytes())
+            self._rows.add(rows)
+        self._values.add(values)
 
-    def read(self) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Return indices of rows, in order, and their values."""
-        values = np.frombuffer(self._values, np.float64)
+    def read(self) -> tuple[slice | npt.NDArray[np.int64], Floats]:
+        """Return the rows, in order, as an index, and their values."""
+        values = self._values.read()
         if self._rows is None:
-            return np.arange(len(values)), values
-        rows = np.frombuffer(self._rows, np.int64)
+            return slice(len(values)), values
+        rows = self._rows.read()
         order = np.argsort(rows, kind="stable")
         return rows[order], values[order]
 
     def full(self, num_rows: int, missing: float) -> Floats:
         """Return a value for each row; `missing` where a row has none."""
+        rows, values = self.read()
+        if len(values) == num_rows:
+            return values
         full = np.full(num_rows, missing)
-        if self._values:
-            rows, values = self.read()
-            full[rows] = values
+        full[rows] = values
         return full
 
 
@@ -94,11 +126,9 @@ class Table:
 
     def __init__(self) -> None:
         self._waiting: list[dict[str, Any]] = []
-        self._steps: list[npt.NDArray[np.int64]] = []
-        self._num_rows = 0
+        self._steps = _Numbers(np.int64)
         self._columns: dict[str, _Column] = {}
         self._counts: dict[str, dict[str, _Column]] = {name: {} for name in BY_SOURCE}
-        self._counted: dict[str, _Column] = {name: _Column() for name in BY_SOURCE}
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a row; values that are no numbers are left out."""
@@ -111,37 +141,39 @@ class Table:
         rows, self._waiting = self._waiting, []
         if not rows:
             return
-        self._steps.append(np.array([row["step"] for row in rows], np.int64))
-        at = np.arange(self._num_rows, self._num_rows + len(rows))
+        at = np.arange(len(self), len(self) + len(rows))
         for part, columns in _by_names(rows, at):
             for name, values in columns.items():
                 self._take(name, part, values)
-        self._num_rows += len(rows)
+        self._steps.add(np.array([row["step"] for row in rows], np.int64))
 
     def __len__(self) -> int:
-        return self._num_rows
+        return len(self._steps)
 
     @property
     def steps(self) -> npt.NDArray[np.int64]:
         """The step of each row."""
-        return np.concatenate([np.zeros(0, np.int64), *self._steps])
+        return self._steps.read()
 
     def sources(self, name: str) -> list[str]:
         """Return the sources that a field of `BY_SOURCE` counts."""
         return list(self._counts[name])
 
     def counted(self, name: str) -> npt.NDArray[np.int64]:
-        """Return the indices of the rows that have a field of `BY_SOURCE`."""
-        return np.flatnonzero(self._counted[name].full(self._num_rows, 0.0))
+        """Return the indices of the rows with a count in a field of `BY_SOURCE`."""
+        is_counted = np.zeros(len(self), np.bool_)
+        for column in self._counts[name].values():
+            is_counted[column.read()[0]] = True
+        return np.flatnonzero(is_counted)
 
     def full(self, name: str, missing: float) -> Floats:
         """Return a value for each row; `missing` where a row has no such field."""
         column = self._columns.get(name, _Column())
-        return column.full(self._num_rows, missing)
+        return column.full(len(self), missing)
 
     def full_counts(self, name: str, source: str) -> Floats:
         """Return the count of a source in each row; NaN where a row has none."""
-        return self._counts[name][source].full(self._num_rows, math.nan)
+        return self._counts[name][source].full(len(self), math.nan)
 
     def total(self, name: str) -> float:
         """Return the sum of a field over all rows, without gaps."""
@@ -207,7 +239,6 @@ class Table:
         if not kept:
             return
         for rows, columns in _by_names(kept, at):
-            self._counted[name].add(rows, np.ones(len(rows)))
             for source, counts in columns.items():
                 self._take_count(self._counts[name], source, rows, counts)
 

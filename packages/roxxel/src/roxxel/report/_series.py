@@ -71,22 +71,22 @@ def clock_of(
     """
     train = rows.train
     steps = np.append(first_step, train.steps)
-    counts = train.full("tokens", math.nan)
-    is_counted = counts >= 0
-    tokens = np.interp(
-        steps,
-        np.append(first_step, train.steps[is_counted]),
-        np.append(first_tokens, counts[is_counted]),
-    )
-    passed = np.append(0.0, np.cumsum(step_seconds(rows, starts, first_step)))
     every = -(-len(steps) // MOST_POINTS)
     phases = train.full("phase", -1.0)
     begins = 1 + np.flatnonzero(phases[1:] != phases[:-1])
     ends = [np.arange(0, len(steps), every), [len(steps) - 1]]
     kept = np.unique(np.concatenate([*ends, begins, begins + 1]).astype(np.intp))
+    at, counts = train.values("tokens")
+    is_counted = counts >= 0
+    tokens = np.interp(
+        steps[kept],
+        np.append(first_step, at[is_counted]),
+        np.append(first_tokens, counts[is_counted]),
+    )
+    passed = np.append(0.0, np.cumsum(step_seconds(rows, starts, first_step)))
     return Clock(
         steps[kept].tolist(),
-        [round(x) for x in tokens[kept].tolist()] if is_counted.any() else [],
+        [round(x) for x in tokens.tolist()] if is_counted.any() else [],
         [round(x, 3) for x in passed[kept].tolist()] if passed[-1] else [],
     )
 
