@@ -375,18 +375,6 @@ def value_range(name: str) -> tuple[int, int] | None:
     return None if name == BFLOAT16 else integer_range(np.dtype(name))
 
 
-def check_float(separator: float, name: str) -> None:
-    """Raise TypeError for a float separator of items that are given as integers.
-
-    Items of `bfloat16` are given as their 16 bits.
-    """
-    if name == BFLOAT16 or value_range(name) is not None:
-        raise TypeError(
-            f"separator {separator!r} is not an integer, but {name} items are given as "
-            "integers; pass the item, for bfloat16 its 16 bits"
-        )
-
-
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Return the least and greatest value of a dtype of integers, else None."""
     if dtype.kind not in "iu":
@@ -436,7 +424,7 @@ def _parse_head(head: bytes, path: str) -> Head:
             f"{path}: the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
             "the file is damaged, so fetch or write this shard again"
         )
-    _, version, size, raw_name, width, block_size, separator = _HEAD.unpack_from(head)
+    _, version, size, raw_name, width, block_size, length = _HEAD.unpack_from(head)
     name = raw_name.rstrip(b"\0").decode("ascii", "replace")
     if version != _FORMAT_VERSION or name not in NAMES:
         raise ShardError(
@@ -449,16 +437,16 @@ def _parse_head(head: bytes, path: str) -> Head:
         or width != item_size(name)
         or not _MIN_BLOCK_SIZE <= block_size <= _MAX_BLOCK_SIZE
         or block_size & (block_size - 1)
-        or separator > MAX_SEPARATOR_LENGTH
+        or length > MAX_SEPARATOR_LENGTH
         or head[_HEAD.size : -_CRC.size] != _HEAD_PADDING
         or raw_name != name.encode("ascii").ljust(16, b"\0")
     ):
         raise ShardError(
             f"{path}: the head contradicts itself (head size {size}, item size "
-            f"{width} of {name}, block size {block_size}, separator length "
-            f"{separator}); write this shard again"
+            f"{width} of {name}, block size {block_size}, {length} items "
+            "that end each document); write this shard again"
         )
-    return Head(name, block_size, separator)
+    return Head(name, block_size, length)
 
 
 def _parse_foot(

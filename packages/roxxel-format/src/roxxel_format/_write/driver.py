@@ -236,7 +236,7 @@ class CorpusWrite:
             intake = intake.one_by_one()
         if not any(True for _ in intake.chosen(documents)):
             raise NoDocumentsError(self.what)
-        self.recipe = self.recipe.decided(intake.dtype, intake.kind)
+        self.recipe = intake.recipe
 
     def job(self, *facts: object) -> str:
         """Return 12 hexadecimal digits that name the job of this write.
@@ -346,10 +346,7 @@ class CorpusWrite:
                 raise
             finally:
                 file.files.delete(file.tokenizers_left())
-        new = NewShards(
-            series.table,
-            dtype=self._intake.dtype,
-        )
+        new = NewShards(series.table, dtype=self._intake.recipe.stored)
         summary = file.summary(new)
         return replace(summary, switched_off=self.switched_off)
 
@@ -474,8 +471,8 @@ def write_shards(
     return NewShards(
         series.table,
         columns.tables if columns else {},
-        intake.dtype,
-        intake.kind,
+        intake.recipe.stored,
+        intake.recipe.kind,
         series.bins,
     )
 

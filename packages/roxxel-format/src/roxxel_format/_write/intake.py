@@ -162,9 +162,9 @@ def _with_chat(recipe: Recipe, tokenizer: Tokenizer | None) -> Recipe:
 class Intake:
     """Converts documents of one kind, `"text"` or `"tokens"`, to arrays.
 
-    `dtype` names the item type and `kind` the kind. If the recipe leaves them open, the
-    first document decides them, the item type with items. Without a `tokenizer`, `str`
-    documents are encoded as UTF-8. A tokenizer that supports batches encodes up to 256
+    If the recipe leaves the item type or the kind open, the first document decides it
+    in the recipe, the item type with items. Without a `tokenizer`, `str` documents are
+    encoded as UTF-8. A tokenizer that supports batches encodes up to 256
     texts, or about 1 MiB, at a time. `added_end` is the separator if the tokenizer puts
     it at the end of each text. It is then removed, because the writer appends the
     separator.
@@ -173,17 +173,7 @@ class Intake:
     recipe: Recipe
     tokenizer: Tokenizer | None = None
     added_end: int | None = None
-    dtype: str | None = None
-    kind: str | None = None
     _dtype_if_empty: str | None = None
-
-    def __post_init__(self) -> None:
-        self.dtype = self.dtype or self.recipe.stored
-        self.kind = self.kind or self.recipe.kind
-
-    def ending(self) -> tuple[int | float, ...]:
-        """Return the items that end each document; call it after the first document."""
-        return separator_items(self.recipe.separator, str(self.dtype))
 
     def one_by_one(self) -> Intake:
         """Return an intake that encodes each text only when it is requested."""
@@ -196,27 +186,28 @@ class Intake:
         """Return whether the write has a document; call it after the first document."""
         if tokens.ndim != 1:
             return True
-        if value_range(str(self.dtype)) is None:  # Cast as a reader finds them.
-            caster = Caster(str(self.dtype))
+        recipe = self.recipe
+        if value_range(str(recipe.stored)) is None:  # Cast as a reader finds them.
+            caster = Caster(str(recipe.stored))
             try:
                 caster.check_source(tokens.dtype, 0)
                 tokens = caster.cast(tokens)
             except (DocumentTypeError, OutOfRangeError):
                 return True  # The writer raises again, and names the document.
-        return self.recipe.has(tokens, tokens.size + len(self.ending()))
+        return recipe.has(tokens, tokens.size + len(recipe.ending))
 
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
-        """Yield the items of each document after `dtype` is known.
+        """Yield the items of each document after the item type is known.
 
-        Holds empty documents back until a document with items determines the dtype.
-        If all documents are empty, the first array of integers determines the dtype;
+        Holds empty documents back until a document with items determines the type.
+        If all documents are empty, the first array of integers determines the type;
         without such an array, it is uint32.
         """
         num_waiting = 0
         encoded = enumerate(self.encoded(documents))
         arrays = (self._array(each, number) for number, each in encoded)
         for items in arrays:
-            if self.dtype is None:
+            if self.recipe.stored is None:
                 num_waiting += 1
                 continue
             yield from [items[:0]] * num_waiting
@@ -224,7 +215,7 @@ class Intake:
             yield from arrays
             return
         if num_waiting:
-            self.dtype = self._dtype_if_empty or "uint32"
+            self._decide(self._dtype_if_empty or "uint32", None)
             yield from [np.empty(0, np.uint8)] * num_waiting
 
     def encoded(self, documents: Iterable[object]) -> Iterator[object]:
@@ -274,7 +265,7 @@ class Intake:
                     named = type(error)(number, f": its {name}{error.problem}")
                 row = waiting[named.document - num_yielded]
                 raise named.of(row.origin) from error
-            self.dtype, self.kind = of_parts.dtype, of_parts.kind
+            self.recipe = of_parts.recipe
             row, tokens = waiting.popleft(), first
             learned = of_chats.popleft() if fields.chat else ((0, TO_END),)
             if fields.prompt is not None:
@@ -316,7 +307,7 @@ class Intake:
         return replace(self, tokenizer=tokenizer, added_end=None), before, after
 
     def _array(self, document: object, number: int) -> Tokens:
-        """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
+        """Return the items of a document, shape `(n,)`; decide kind and type if open.
 
         Raises DocumentError or DocumentTypeError with `number`.
         """
@@ -324,18 +315,19 @@ class Intake:
             kind, items = "tokens", document
         else:
             kind, items = self._parsed(document, number)
-        if self.kind is None:
-            self.kind = kind
-        elif kind != self.kind:
+        if self.recipe.kind is None:
+            self._decide(None, kind)
+        elif kind != self.recipe.kind:
             raise DocumentTypeError(
                 number,
-                f" is {_type_name(document)}, but the corpus holds {self.kind}; "
+                f" is {_type_name(document)}, but the corpus holds {self.recipe.kind}; "
                 "write text and ready-made tokens into different corpora",
             )
-        if items.dtype.kind == "b" and self.dtype not in (None, "bool"):
+        stored = self.recipe.stored
+        if items.dtype.kind == "b" and stored not in (None, "bool"):
             raise DocumentTypeError(
                 number,
-                f" holds booleans, but the corpus holds {self.dtype}; convert them to "
+                f" holds booleans, but the corpus holds {stored}; convert them to "
                 "integers if they are tokens",
             )
         if items.ndim != 1:
@@ -343,13 +335,16 @@ class Intake:
                 number,
                 f" has shape {items.shape}; pass a flat array for each document",
             )
-        if self.dtype is None:
+        if stored is None:
             dtype = self._first_dtype(document, items, number)
             if items.size or kind == "text":
-                self.dtype = dtype
+                self._decide(dtype, None)
             elif items.dtype.kind in "biu":
                 self._dtype_if_empty = self._dtype_if_empty or dtype
         return items
+
+    def _decide(self, stored: str | None, kind: str | None) -> None:
+        self.recipe = self.recipe.decided(stored, kind)
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
         if isinstance(document, Encoded):

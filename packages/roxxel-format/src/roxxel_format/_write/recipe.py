@@ -36,7 +36,6 @@ from roxxel_format._spec.layout import (
     BFLOAT16,
     TEXTS,
     check_block_size,
-    check_float,
     item_size,
     metadata_json,
     shard_size_bound,
@@ -434,8 +433,7 @@ class Recipe:
         for name, value in given.items():
             object.__setattr__(self, name, value)
         self._check()
-        # Raises for a separator that the item type cannot hold.
-        _ = self.ending, self.chooses
+        _ = self.ending, self.chooses  # Raises for bytes that are not whole items.
 
     @cached_property
     def ending(self) -> tuple[int | float, ...]:
@@ -602,8 +600,6 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
             f"separator must be a token, bytes or None, got {separator!r}; "
             "encode text first"
         )
-    if isinstance(separator, float):
-        check_float(separator, name)
     return (separator,)
 
 

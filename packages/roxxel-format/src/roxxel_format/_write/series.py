@@ -65,7 +65,7 @@ class ShardSeries:
     ) -> None:
         self._corpus = corpus
         self._new_path, self._draft = new_path, draft
-        self._recipe, self._intake = intake.recipe, intake
+        self._intake = intake
         self._metadata = metadata
         self._columns = columns
         self._on_closed = on_closed
@@ -127,9 +127,9 @@ class ShardSeries:
         first = next(rows, None)
         if first is None:
             return
-        name = str(self._intake.dtype)  # known from the first document on
-        caster = Caster(name, self._recipe.vocab_size, self._intake.ending())
-        padding = np.zeros(unit, stored_dtype(name))
+        recipe = self._intake.recipe  # The first document has decided the item type.
+        caster = Caster(str(recipe.stored), recipe.vocab_size, recipe.ending)
+        padding = np.zeros(unit, stored_dtype(str(recipe.stored)))
         for parts in packed(chain([first], rows), unit, caster):
             self._add_bin(self._writer_with_room(unit, len(parts) + 1), parts, padding)
 
@@ -159,7 +159,8 @@ class ShardSeries:
         for document in arrays:
             self._add(document)
             self.num_documents += 1
-            if self._recipe.max_shard_bytes is None and self._writer is not None:
+            limit = self._intake.recipe.max_shard_bytes
+            if limit is None and self._writer is not None:
                 append = self._writer.append
                 for remaining in arrays:  # All go into this shard.
                     append(remaining)
@@ -170,14 +171,12 @@ class ShardSeries:
         self, data: Iterable[object], arrange: Arrange | None
     ) -> Iterator[EncodedRow]:
         """Yield the documents to write; count them by their input files."""
-        ending = 0
         rows = self._intake.chosen(_iterator(data))
         for row in rows if arrange is None else arrange([*rows]):
             origin = row.row.origin
             if origin is not None:
                 if origin.file is not None:
-                    ending = ending or len(self._intake.ending())
-                    length = row.tokens.size + ending
+                    length = row.tokens.size + len(self._intake.recipe.ending)
                     self._inputs = self._inputs or InputCounts()
                     self._inputs.add(origin.file, 1, length, row.row.text_bytes)
                 self._origins.append(origin)
@@ -206,7 +205,8 @@ class ShardSeries:
 
         If they are larger than a shard may be, they get a shard of their own.
         """
-        writer, limit = self._writer or self._new_shard(), self._recipe.max_shard_bytes
+        writer = self._writer or self._new_shard()
+        limit = self._intake.recipe.max_shard_bytes
         if limit is None or not writer.num_documents:
             return writer
         if writer.size_with(num_tokens, num_documents) <= limit:
@@ -215,9 +215,9 @@ class ShardSeries:
         return self._new_shard()
 
     def _new_shard(self) -> ShardWriter:
-        name = self._intake.dtype
-        assert name is not None  # noqa: S101 - the intake has seen a document
-        recipe, ending = self._recipe, self._intake.ending()
+        recipe = self._intake.recipe
+        assert recipe.stored is not None  # noqa: S101 - the intake has seen a document
+        ending = recipe.ending
         metadata = {**(recipe.metadata or {}), **self._metadata}
         metadata["created_by"] = f"roxxel-format {__version__}"
         metadata["separator"] = list(ending)
@@ -227,7 +227,7 @@ class ShardSeries:
         # Assigned at once, so that `abort` removes the draft whatever fails next.
         self._writer = writer = ShardWriter(
             path,
-            name,
+            recipe.stored,
             block_size=recipe.block_size,
             separator=ending if self.bins is None else (),  # A bin holds its own.
             vocab_size=recipe.vocab_size,
