@@ -296,6 +296,44 @@ def test_a_copy_of_equal_shards_or_columns_lists_no_file_twice(
     assert Roxxel(target).leftovers() == []
 
 
+@pytest.mark.parametrize("merged", ["the copy", "the source"])
+def test_a_copy_follows_merged_shards_of_which_the_last_lack_a_column(
+    merged: str, tmp_path: Path
+) -> None:
+    grow(tmp_path, 5)
+    corpus = grow(tmp_path, 6)
+    corpus.write_column("mask", [1, 2])
+    corpus = grow(tmp_path, 7)
+    target = tmp_path / "copy" / "c_*.rox"
+    corpus.copy_to(target)
+    Roxxel(target if merged == "the copy" else corpus.filepath).compact()
+    corpus = grow(tmp_path, 8)
+
+    corpus.copy_to(target)
+
+    assert Roxxel(target).tokens[:].tolist() == [5, 6, 7, 8]
+    corpus.write_column("mask", [3, 4], exist="append")
+    corpus.copy_to(target)
+    assert Roxxel(target).column("mask")[:].tolist() == [1, 2, 3, 4]
+
+
+def test_values_after_a_gap_in_merged_shards_cannot_be_compared(tmp_path: Path) -> None:
+    corpus, target = Roxxel(tmp_path / "c_*.rox"), tmp_path / "copy" / "c_*.rox"
+    arguments: dict[str, Any] = {"separator": 0, "exist": "append"}
+    rows = [{"text": "a", "key": "b"}]
+    corpus.write(rows, **arguments, document_id="key")
+    corpus.write(["a"], **arguments, without_columns=["id"])
+    for _ in range(2):
+        corpus.write(rows, **arguments, document_id="key")
+    corpus.copy_to(target)
+    corpus.compact()
+
+    with pytest.raises(FileExistsError, match=r"'id'.*gap.*merged.*replace"):
+        corpus.copy_to(target)
+
+    assert corpus.copy_to(target, exist="replace").num_documents == 4
+
+
 def test_a_copy_gets_values_that_were_appended(tmp_path: Path) -> None:
     corpus = grow(tmp_path, 5)
     corpus.write_column("mask", [1])

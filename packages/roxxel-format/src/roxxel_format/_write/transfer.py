@@ -240,7 +240,8 @@ def _check_continues(there: Manifest, source: Manifest, place: Place) -> None:
         if not _has_column(source, there, name):
             raise FileExistsError(
                 f"{place.manifest}: its column {name!r} has other values than the "
-                'source; use exist="replace" to copy those of the source, or copy '
+                "source, or a gap before values in merged shards, which cannot be "
+                'compared; use exist="replace" to copy those of the source, or copy '
                 "elsewhere"
             )
 
@@ -253,10 +254,16 @@ def _has_column(source: Manifest, there: Manifest, name: str) -> bool:
     count = len(there.shards)
     if [*source.shards.digests[:count]] == [*there.shards.digests]:
         return mine.first(count).extends(theirs)
-    # The shards of one of them were merged, so only the digest of all values tells.
-    version = source.version(str(there.fingerprint)) or Version()
-    digest = there.column_digest(name, there.last)
-    return digest != "" and digest == source.column_digest(name, version)
+    # The shards of one of them were merged, so only the digests of versions tell, and
+    # nothing about values after the last version that has all values.
+    for version in reversed(there.versions):
+        digest = there.column_digest(name, version)
+        if digest:
+            (num_shards,) = there.nums_shards([version])
+            same = source.version(version.fingerprint) or Version()
+            is_same = digest == source.column_digest(name, same)
+            return is_same and not any(theirs.names[num_shards:])
+    return False
 
 
 def _check_shard(
