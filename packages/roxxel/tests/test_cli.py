@@ -45,7 +45,7 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("roxxel.cli._main.import_module", interrupted)
+    monkeypatch.setattr("roxxel.cli.import_module", interrupted)
 
     assert main(words) == 130
     assert capsys.readouterr().err == "roxxel: interrupted\n"
