@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 from lm_eval.tasks import TaskManager
 from roxxel.cli import main
-from roxxel.cli._runs import model_of
+from roxxel.cli._arguments import model_of
 from roxxel.evaluate.results import evaluations_of
 from roxxel.evaluate.scoring import Scorer
 from roxxel.models import Llama, LlamaConfig

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
-from roxxel.cli._scans import scans_of
+from roxxel.cli._arguments import scans_of
 from roxxel.config import load_config, open_sampler
 from roxxel.runs.scans import reads_of
 from roxxel_curriculum import Curriculum, Phase

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 
-from roxxel.cli._runs import RunName, Sources
-from roxxel.cli._words import Json
+from roxxel.cli._arguments import Json, RunName, Sources
 from roxxel.runs.diff import diff as compared
 from roxxel.runs.run import open_run
 

@@ -23,14 +23,14 @@ from roxxel_store.command import Found, Progress, positive
 from roxxel_store.screen import say
 from roxxel_train import RunFolder, RunFolderError
 
-from roxxel.cli._plan import planned
-from roxxel.cli._words import (
+from roxxel.cli._arguments import (
     CONFIG_EXAMPLE,
     AtLeast1,
     Changes,
     ConfigFile,
     config_of,
 )
+from roxxel.cli._plan import planned
 from roxxel.config import (
     ConfigError,
     RunConfig,

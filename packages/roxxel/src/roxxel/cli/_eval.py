@@ -12,10 +12,13 @@ from roxxel_store.screen import aligned, say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import (
+from roxxel.cli._arguments import (
+    AtLeast1,
     Context,
+    Json,
     Model,
     RunAtStep,
+    Scans,
     Sources,
     Tokenizer,
     Trust,
@@ -24,9 +27,8 @@ from roxxel.cli._runs import (
     model_of,
     one_end,
     opened,
+    scans_of,
 )
-from roxxel.cli._scans import Scans, scans_of
-from roxxel.cli._words import AtLeast1, Json
 from roxxel.evaluate.results import FOLDER, add_evaluations
 from roxxel.runs.scans import reads_of
 

@@ -12,7 +12,8 @@ from roxxel_format.texts import TEMPLATE_FILE, TOKENIZER_FILE
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import (
+from roxxel.cli._arguments import (
+    Json,
     Model,
     RunAtStep,
     Sources,
@@ -23,7 +24,6 @@ from roxxel.cli._runs import (
     model_of,
     opened,
 )
-from roxxel.cli._words import Json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How the processes of a command begin, and how they report their end once.
+"""How the processes of a command begin, print, and report their end once.
 
 A command that trains runs as one process, as one of a cluster's processes, or with
 `--processes` as several processes that it starts on this machine.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from roxxel_store.command import Ended, positive
+from roxxel_store.command import Ended, drop_output, positive
+from roxxel_store.screen import note, say
 
-from roxxel.cli._words import AtLeast1
+from roxxel.cli._arguments import AtLeast1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -113,6 +114,22 @@ def from_first(show: Callable[[str], None]) -> Callable[[str], None]:
     from roxxel_ckpt.coordination import process_index
 
     return show if process_index() == 0 else lambda _: None
+
+
+def tell(line: str) -> None:
+    """Print a line of a run; the run continues if its standard output fails.
+
+    `roxxel train run.toml 2>&1 | head` closes the output while the run trains.
+    """
+    try:
+        say(line)
+    except OSError as error:
+        drop_output()
+        with suppress(OSError):
+            note(
+                f"roxxel: standard output cannot be written ({error.strerror}); the "
+                "run goes on, and system.log has its lines"
+            )
 
 
 def _without_launch(typed: Sequence[str]) -> Iterator[str]:

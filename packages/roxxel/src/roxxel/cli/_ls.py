@@ -15,7 +15,7 @@ from roxxel_store.screen import aligned, say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
-from roxxel.cli._words import Json
+from roxxel.cli._arguments import Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,14 +13,15 @@ from roxxel_store.command import Found
 from roxxel_store.screen import say
 from roxxel_train import RunFolder
 
-from roxxel.cli._scans import Scans, scans_of
-from roxxel.cli._words import (
+from roxxel.cli._arguments import (
     CONFIG_EXAMPLE,
     Branch,
     Changes,
     ConfigFile,
     Json,
+    Scans,
     config_of,
+    scans_of,
     set_again,
     shown_command,
 )

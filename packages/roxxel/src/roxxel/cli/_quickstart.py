@@ -40,8 +40,8 @@ def quickstart(
     Example:
         roxxel quickstart --steps 300
     """
-    from roxxel.cli._launch import ended_once
-    from roxxel.cli._words import shown_command, tell
+    from roxxel.cli._arguments import shown_command
+    from roxxel.cli._launch import ended_once, tell
     from roxxel.quickstart.run import quickstart as train
 
     with ended_once():

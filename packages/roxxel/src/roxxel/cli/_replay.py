@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._launch import Launch, from_first, run_launched
-from roxxel.cli._receipts import Receipt, check_alone, say_checked
-from roxxel.cli._runs import (
+from roxxel.cli._arguments import (
     Documents,
+    Json,
+    Receipt,
     RunName,
     Sources,
     Texts,
     Tokenizer,
     Trust,
+    check_alone,
     chosen_documents,
     named_source,
     opened,
+    say_checked,
 )
-from roxxel.cli._words import Json, tell
+from roxxel.cli._launch import Launch, from_first, run_launched, tell
 
 if TYPE_CHECKING:
     from roxxel.runs.run import Run

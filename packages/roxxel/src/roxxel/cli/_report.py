@@ -10,7 +10,7 @@ from roxxel_store.command import Progress
 from roxxel_store.screen import say
 from roxxel_store.urls import located
 
-from roxxel.cli._runs import RunName
+from roxxel.cli._arguments import RunName
 from roxxel.report import write_comparison, write_report
 
 

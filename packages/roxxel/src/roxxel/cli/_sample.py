@@ -11,8 +11,10 @@ from roxxel_store.command import as_text, positive
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import (
+from roxxel.cli._arguments import (
+    AtLeast1,
     Context,
+    Json,
     Model,
     RunAtStep,
     Sources,
@@ -24,7 +26,6 @@ from roxxel.cli._runs import (
     one_end,
     opened,
 )
-from roxxel.cli._words import AtLeast1, Json
 
 if TYPE_CHECKING:
     from roxxel.runs.run import Run

@@ -10,8 +10,7 @@ from roxxel_format.naming import named_documents, names_of
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import RunName, Sources, Tokenizer, codec_of, opened
-from roxxel.cli._words import Json
+from roxxel.cli._arguments import Json, RunName, Sources, Tokenizer, codec_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

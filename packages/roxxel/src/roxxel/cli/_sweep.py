@@ -11,8 +11,8 @@ from roxxel_prepare.cli.options import as_part
 from roxxel_store.command import check_one
 from roxxel_store.screen import say
 
-from roxxel.cli._launch import Launch, from_first, run_launched
-from roxxel.cli._words import shown_command, tell
+from roxxel.cli._arguments import shown_command
+from roxxel.cli._launch import Launch, from_first, run_launched, tell
 
 EPILOG = """\
 an example of SWEEP; its paths are relative to the file:

@@ -13,13 +13,7 @@ from roxxel_curriculum import StateMismatch
 from roxxel_store.screen import note, say
 from roxxel_train import Preempted, RunFolder, RunMismatchError
 
-from roxxel.cli._launch import (
-    Launch,
-    connect,
-    ended_once,
-    run_several,
-)
-from roxxel.cli._words import (
+from roxxel.cli._arguments import (
     BRANCH,
     CONFIG_EXAMPLE,
     Branch,
@@ -28,8 +22,8 @@ from roxxel.cli._words import (
     config_of,
     set_again,
     shown_command,
-    tell,
 )
+from roxxel.cli._launch import Launch, connect, ended_once, run_several, tell
 from roxxel.config import (
     ConfigError,
     RunConfig,

@@ -14,7 +14,9 @@ from roxxel_store.command import as_text, check_one
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import (
+from roxxel.cli._arguments import (
+    AtLeast1,
+    Json,
     RunName,
     Sources,
     Tokenizer,
@@ -25,7 +27,6 @@ from roxxel.cli._runs import (
     opened,
     searched_words,
 )
-from roxxel.cli._words import AtLeast1, Json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

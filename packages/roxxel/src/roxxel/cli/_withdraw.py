@@ -8,8 +8,9 @@ from typing import Annotated
 
 from roxxel_store.screen import say
 
-from roxxel.cli._runs import (
+from roxxel.cli._arguments import (
     Documents,
+    Json,
     RunName,
     Sources,
     Texts,
@@ -17,7 +18,6 @@ from roxxel.cli._runs import (
     chosen_documents,
     opened,
 )
-from roxxel.cli._words import Json
 
 
 def withdraw(

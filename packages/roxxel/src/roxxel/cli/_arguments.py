@@ -1,4 +1,4 @@
-"""Arguments of the commands that read a run and its corpora.
+"""Arguments that several commands share, and what they name.
 
 `run` is the run as the user named it, for messages, and `tokenizer` as for `Tokenizer`.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -15,9 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at
-from roxxel_store.command import Progress, as_text, positive
+from roxxel_format.scans import Scan
+from roxxel_store.command import Found, Progress, as_text, positive
+from roxxel_store.screen import note, say
+from roxxel_store.urls import absolute
 from roxxel_train import RunFolderError
 
+from roxxel.config import load_config
 from roxxel.runs.run import open_run
 from roxxel.runs.search import search
 
@@ -27,8 +34,13 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
+    from roxxel.config import RunConfig
     from roxxel.runs.run import Run
-    from roxxel.runs.search import Found
+    from roxxel.runs.search import Found as Places
+
+
+BRANCH = "trainer.branch_from="
+"""`--branch FOLDER` stands for the config change `trainer.branch_from=FOLDER`."""
 
 
 def document_named(text: str) -> str:
@@ -47,6 +59,25 @@ def _named_path(text: str) -> tuple[str, str]:
     return name, path
 
 
+AtLeast1 = Annotated[int, positive, "N"]
+ConfigFile = Annotated[Path, "a TOML file"]
+Changes = Sequence[
+    Annotated[
+        str,
+        as_text,
+        "KEY=VALUE",
+        "replace a value of CONFIG, such as trainer.log_every=1, phases.0.steps=20 or "
+        "save_path=runs/b; repeatable. Paths are relative to CONFIG",
+    ]
+]
+Branch = Annotated[
+    str | None,
+    "RUN[@STEP]",
+    "begin a new run, in the save_path of CONFIG, with the whole state of another run: "
+    "its newest checkpoint, or that of STEP. A branch that has begun continues from "
+    "its own checkpoints",
+]
+Json = Annotated[bool, "print JSON"]
 RunName = Annotated[str, "folder of a run, or its URL: the save_path"]
 RunAtStep = Annotated[
     str,
@@ -85,6 +116,65 @@ Context = Annotated[
 ]
 Documents = Sequence[Annotated[str, document_named, "SOURCE:N[,N...]|NAME"]]
 Texts = Sequence[Annotated[str, as_text, "TEXT"]]
+Receipt = Annotated[Path | None, "RECEIPT"]
+Scans = Sequence[
+    Annotated[
+        str,
+        "RECEIPT",
+        "also say which steps read what this receipt of `roxxel scan` lists; "
+        "repeatable (default: the receipts under [without])",
+    ]
+]
+
+
+CONFIG_EXAMPLE = """\
+an example of a config file; its paths are relative to the file:
+  model = "model:make"          # returns (model, optimizer, loss_fn)
+  save_path = "runs/first"
+
+  [sources]
+  self = "data/web_*.rox"       # the primary corpus
+  code = "data/code.rox"
+
+  [[phases]]
+  steps = 1000
+  batch_size = 16
+  seq_len = 1025
+  weights = { self = 0.8, code = 0.2 }
+
+all keys, with what they mean:
+  python -m pydoc roxxel.config.RunConfig          # above the tables,
+  python -m pydoc roxxel.Curriculum                # and those of the schedule
+  python -m pydoc roxxel.Phase                     # [[phases]]
+  python -m pydoc roxxel_train.config.TrainConfig  # [trainer]
+  python -m pydoc roxxel.models.llama              # [model_args] of our model,
+  python -m pydoc roxxel.models.LlamaConfig        # and its sizes
+  python -m pydoc roxxel.config.MeshConfig         # [mesh]
+
+"""
+
+
+def config_of(
+    config: Path, changes: Sequence[str], branch: str | None = None
+) -> RunConfig:
+    """Read the config of a command with its changes."""
+    if branch is None:
+        return load_config(config, changes)
+    # A path on the command line is relative to the working directory.
+    where = json.dumps(absolute(branch), ensure_ascii=False)
+    return load_config(config, [*changes, BRANCH + where])
+
+
+def set_again(changes: Iterable[str]) -> list[str]:
+    """Return changes of a config as `--set` arguments."""
+    return [argument for change in changes for argument in ("--set", change)]
+
+
+def shown_command(*arguments: str) -> str:
+    """Return a `roxxel` command line to copy, with `uv run` if the user used it."""
+    # `uv run` sets this variable in the environment of its child.
+    runner = ["uv", "run"] if os.environ.get("UV_RUN_RECURSION_DEPTH") else []
+    return shlex.join([*runner, "roxxel", *arguments])
 
 
 def opened(run: str, source: Sources, *, trust: bool = False) -> Run:
@@ -232,7 +322,7 @@ def found_in(
     wanted: str | Sequence[int],
     run: str,
     tokenizer: str | None,
-) -> Iterator[tuple[str, Iterator[Found]]]:
+) -> Iterator[tuple[str, Iterator[Places]]]:
     """Yield each source, and the places of a text or of ids in it, in groups.
 
     Raises:
@@ -304,3 +394,57 @@ def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
     if source is None:
         source = text.partition(":")[0]
     return source, text[len(source) + 1 :]
+
+
+def scans_of(config: RunConfig | None, receipts: Sequence[str]) -> list[Scan]:
+    """Return the receipts that a config withdraws, and those of the arguments.
+
+    A run may have been copied without its receipts. Then a line says so.
+    """
+    found = [Scan.read(path) for path in receipts]
+    if config is not None:
+        try:
+            declared = config.schedule.relative_to(config.folder).scans
+        except FileNotFoundError as error:
+            note(
+                f"{error.filename}: is gone, so nothing is said of this scan; pass its "
+                "receipt as --scan"
+            )
+            declared = {}
+        found += [scan for scans in declared.values() for scan in scans]
+    keys = [(scan.corpus, scan.evals.digest, scan.ngram) for scan in found]
+    return [*dict(zip(keys, found, strict=True)).values()]
+
+
+def check_alone(
+    check: Path | None, run: str | None, given: Mapping[str, object]
+) -> None:
+    """Check that RUN or --check is given, and no option that a receipt contains.
+
+    Raises:
+        RunFolderError: Neither is given, or --check and one of `given`.
+    """
+    if check is None and run is None:
+        raise RunFolderError("no run is given; give the folder of a run, or --check")
+    for name, value in given.items():
+        if check is not None and value:
+            raise RunFolderError(
+                f"{name} is given with --check, whose receipt says what is trained; "
+                f"omit {name}"
+            )
+
+
+def say_checked(check: Path, unconfirmed: Sequence[str]) -> None:
+    """Print the facts of a receipt that could not be confirmed, or that all were.
+
+    Raises:
+        Found: A fact could not be confirmed.
+    """
+    for line in unconfirmed:
+        say(line)
+    if unconfirmed:
+        raise Found(
+            f"{check}: other values came out here, as the lines above say; on "
+            "another kind of device or release, compare the losses instead"
+        )
+    say(f"{check}: holds, bit for bit")
