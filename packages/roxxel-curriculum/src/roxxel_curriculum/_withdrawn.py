@@ -23,6 +23,7 @@ import numpy.typing as npt
 from roxxel_format.scans import Scan
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import open_file, read_file
+from roxxel_store.screen import counted
 
 from roxxel_curriculum._errors import CurriculumError
 
@@ -223,7 +224,7 @@ class Withdrawal:
 def amount(documents: int, tokens: int) -> str:
     """Return how much is withdrawn, as text: `2 documents and 512 tokens`."""
     counts = {"document": documents, "token": tokens}
-    parts = [f"{n:,} {noun}{'s' * (n != 1)}" for noun, n in counts.items() if n]
+    parts = [counted(number, noun) for noun, number in counts.items() if number]
     return " and ".join(parts) or "nothing"
 
 

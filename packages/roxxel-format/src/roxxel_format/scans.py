@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_store.files import replace_file
 from roxxel_store.records import RecordKind
+from roxxel_store.screen import counted
 from roxxel_store.urls import check_on_disk, expanded
 
 from roxxel_format.errors import ShardError
@@ -92,8 +93,8 @@ class Scan:
         documents = np.unique(self.found[:, 2]).size
         return (
             f"{self.num_found:,} of {self.num_tokens:,} tokens in "
-            f"{_counted(len(self.found), 'place')} of "
-            f"{_counted(documents, 'document')} hold {self.what}"
+            f"{counted(len(self.found), 'place')} of "
+            f"{counted(documents, 'document')} hold {self.what}"
         )
 
     @property
@@ -149,7 +150,3 @@ def _parse_found(
     if (np.diff(bounds) < 0).any():
         raise ValueError("its ranges are not in order, or leave the corpus")
     return cast("Any", found)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -135,10 +135,10 @@ def counted(number: int, noun: str) -> str:
     """Return a number and its noun, in the plural unless the number is 1.
 
     Example:
-        >>> counted(1, "row"), counted(2, "row")
-        ('1 row', '2 rows')
+        >>> counted(1, "row"), counted(2_000, "row")
+        ('1 row', '2,000 rows')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:

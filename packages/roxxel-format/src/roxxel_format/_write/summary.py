@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from roxxel_store.screen import printable, short_size
+from roxxel_store.screen import counted, printable, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,10 +60,9 @@ class WriteSummary:
     def __str__(self) -> str:
         verb = "kept" if self.kept else "wrote"
         return (
-            f"{verb} {self.num_tokens:,} token{'s' * (self.num_tokens != 1)} "
-            f"({self.dtype}) in {self.num_documents:,} "
-            f"document{'s' * (self.num_documents != 1)} and {self.num_shards:,} "
-            f"shard{'s' * (self.num_shards != 1)}, {short_size(self.num_bytes)}"
+            f"{verb} {counted(self.num_tokens, 'token')} ({self.dtype}) in "
+            f"{counted(self.num_documents, 'document')} and "
+            f"{counted(self.num_shards, 'shard')}, {short_size(self.num_bytes)}"
             f"{self._packed_note()}"
             f"{self.switched_off_note(self.switched_off)}"
             f"{self.left_out_note(self.left_out)}"
@@ -76,9 +75,8 @@ class WriteSummary:
         share = 100 * self.num_padding / max(1, self.num_tokens)
         num_bins = self.num_tokens // self.unit
         return (
-            f"; packed into {num_bins:,} bin{'s' * (num_bins != 1)} of "
-            f"{self.unit:,} tokens ({share:.3f} % padding); {self.num_cut:,} longer "
-            f"document{'s' * (self.num_cut != 1)} cut"
+            f"; packed into {counted(num_bins, 'bin')} of {self.unit:,} tokens "
+            f"({share:.3f} % padding); {counted(self.num_cut, 'longer document')} cut"
         )
 
     @staticmethod

@@ -14,7 +14,15 @@ from roxxel_store.command import (
     UsageError,
     check_one,
 )
-from roxxel_store.screen import note, printable, put, say, short_size, whole_count
+from roxxel_store.screen import (
+    counted,
+    note,
+    printable,
+    put,
+    say,
+    short_size,
+    whole_count,
+)
 from roxxel_store.urls import is_pattern
 
 from roxxel_format._corpus_name import owners_of
@@ -183,7 +191,7 @@ def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str
     others = [each for each in inputs if num_joined(each.name) is not None]
     num_others = sum(num_joined(each.name) or 0 for each in others)
     num_files = len(single) + num_others
-    files = f"{num_files} input file{'s' * (num_files != 1)}"
+    files = counted(num_files, "input file")
     yield f"{'inputs':12} {files}{_per_token(inputs)}"
     shown = sorted(single, key=lambda each: -each.num_tokens)
     for each in shown[:_MOST_INPUTS]:
@@ -273,8 +281,8 @@ def _tables_for_people(
 ) -> dict[str, list[str]]:
     found = {
         "versions": [
-            f"{row['fingerprint']}, {_counted(row['tokens'], 'token')} in "
-            + _counted(row["documents"], "document")
+            f"{row['fingerprint']}, {counted(row['tokens'], 'token')} in "
+            + counted(row["documents"], "document")
             + (f", from {row['source']}" if "source" in row else "")
             + (f", encoded by {row['encoded_by']}" if "encoded_by" in row else "")
             for row in tables.get("versions", ())
@@ -286,13 +294,9 @@ def _tables_for_people(
         note = f", missing in {lacking:,}" if lacking else ""
         found["columns"].append(
             f"{row['name']}: {row['dtype']} for each {row['per']}, in "
-            f"{_counted(row['shards'], 'shard')}{note}"
+            f"{counted(row['shards'], 'shard')}{note}"
         )
     return found
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def verify(
@@ -351,14 +355,14 @@ def verify(
         note(f"{prog}: {error}")
     if not report.ok:
         raise Found
-    shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
+    shards = counted(report.num_shards, "shard")
     say(f"{shards}, {short_size(report.num_bytes)}: all checksums match")
 
 
 def _adopt(corpus: str) -> None:
     with Progress(f"verifying {corpus}") as progress:
         report = Roxxel(corpus).adopt(progress=progress)
-    shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
+    shards = counted(report.num_shards, "shard")
     say(f"{corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound")
 
 

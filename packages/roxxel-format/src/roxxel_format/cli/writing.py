@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from roxxel_store.command import Progress, UsageError, size
 from roxxel_store.files import Output
-from roxxel_store.screen import note, say, short_size, whole_count
+from roxxel_store.screen import counted, note, say, short_size, whole_count
 from roxxel_store.signature import given
 from roxxel_store.urls import url_of
 
@@ -255,10 +255,10 @@ def _compact(corpus: str) -> None:
     if not done.num_merged:
         say(f"{corpus}: no small shards follow each other, nothing to merge")
         return
-    versions = f"{done.num_versions:,} version{'s' * (done.num_versions != 1)}"
     say(
         f"{corpus}: merged {done.num_merged:,} shards into "
         f"{done.num_written:,} ({short_size(done.num_bytes)}); the corpus has "
-        f"{done.num_shards:,} shard{'s' * (done.num_shards != 1)} now, and "
-        f"its {versions} stay{'s' * (done.num_versions == 1)} readable"
+        f"{counted(done.num_shards, 'shard')} now, and its "
+        f"{counted(done.num_versions, 'version')} "
+        f"stay{'s' * (done.num_versions == 1)} readable"
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from roxxel_store.command import Found, Progress, positive
-from roxxel_store.screen import say
+from roxxel_store.screen import counted, say
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.cli._arguments import (
@@ -86,8 +86,7 @@ def drill(
     both = _Drill(shortened, total_steps, processes, folder)
     say(
         f"{config}: the first {total_steps} steps, "
-        f"{kills} kill{'s' if kills > 1 else ''}, seed {seed}, "
-        f"in {folder}"
+        f"{counted(kills, 'kill')}, seed {seed}, in {folder}"
     )
     try:
         unbroken = both.unbroken()
@@ -123,8 +122,7 @@ class _Drill:
         with self._started("unbroken") as start:
             start.finish()
         took_s = time.monotonic() - began_s
-        plural = "s" if self.total_steps > 1 else ""
-        say(f"unbroken: {self.total_steps} step{plural} in {took_s:.1f} s")
+        say(f"unbroken: {counted(self.total_steps, 'step')} in {took_s:.1f} s")
         return RunFolder(self.scratch / "unbroken")
 
     def killed(

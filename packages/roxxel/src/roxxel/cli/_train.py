@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
-from roxxel_store.screen import note, say
+from roxxel_store.screen import counted, note, say
 from roxxel_train import Preempted, RunFolder, RunMismatchError
 
 from roxxel.cli._arguments import (
@@ -180,12 +180,9 @@ def _say_beginning(config: RunConfig) -> None:
 
     The line goes to standard error, because standard output begins with the plan.
     """
-    phases = len(config.schedule.phases)
+    phases = counted(len(config.schedule.phases), "phase")
     with suppress(OSError):
-        note(
-            f"{config.file}: making the model and tracing the update for {phases} "
-            f"phase{'' if phases == 1 else 's'} ..."
-        )
+        note(f"{config.file}: making the model and tracing the update for {phases} ...")
 
 
 def _say_plan(config: RunConfig, plan: Plan) -> None:

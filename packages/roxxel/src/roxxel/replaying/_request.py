@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format.naming import names_of
 from roxxel_store.files import check_output, replace_file
-from roxxel_store.screen import short_duration
+from roxxel_store.screen import counted, short_duration
 from roxxel_store.urls import absolute, expanded
 from roxxel_train import RunFolderError
 
@@ -69,8 +69,8 @@ class Asked:
         name = "" if self.name is None else f" ({self.name})"
         count = len(self.learned)
         some = ", ".join(map(str, self.learned[:8])) + ", ..." * (count > 8)
-        steps = f"step{'s' * (count != 1)}"
-        was = f"learned in {count:,} {steps}: {some}" if count else "never learned"
+        steps = f"learned in {counted(count, 'step')}: {some}"
+        was = steps if count else "never learned"
         return f"{self.source}:{self.document}{name}: {was}"
 
 

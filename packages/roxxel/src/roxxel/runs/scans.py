@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.screen import counted
 from roxxel_train import RunFolderError
 
 if TYPE_CHECKING:
@@ -73,12 +74,12 @@ class Reads:
         scan, count = self.scan, len(self.steps)
         before = "" if self.is_whole else f" before step {self.until}"
         if not count:
-            places = f"{len(scan.ranges):,} place{'s' * (len(scan.ranges) != 1)}"
+            places = counted(len(scan.ranges), "place")
             left_out = f"{scan.num_found:,} tokens in {places} are left out"
             text = f"no step{before} reads {scan.what} ({left_out})"
         else:
-            steps = f"{count:,} step{'s' * (count != 1)}{before}"
-            text = f"{steps} read {scan.what}: {_listed(self.steps)}"
+            steps = counted(count, "step")
+            text = f"{steps}{before} read {scan.what}: {_listed(self.steps)}"
         if self.unsearched is not None:
             start, stop = self.unsearched
             text += f"; tokens [{start}, {stop}) came after the scan, so scan again"

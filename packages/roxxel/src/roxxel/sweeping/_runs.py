@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_curriculum import Phase, Schedule
+from roxxel_store.screen import counted
 
 from roxxel.config import (
     NOT_LEARNED,
@@ -174,7 +175,7 @@ def of_earlier_files(sweep: SweepConfig, runs: SweepRuns) -> Iterator[str]:
         shown = ", ".join(names[:_MOST_SHOWN])
         more = len(names) - _MOST_SHOWN
         yield (
-            f"{folder} holds {len(names)} run{'s' * (len(names) > 1)} more, of other "
+            f"{folder} holds {counted(len(names), 'run')} more, of other "
             f"blends, data or code than now ({shown}"
             f"{f' and {more} more' if more > 0 else ''}); delete them unless you go "
             "back to those"
