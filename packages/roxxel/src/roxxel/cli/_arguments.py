@@ -1,7 +1,4 @@
-"""Arguments that several commands share, and what they name.
-
-`run` is the run as the user named it, for messages, and `tokenizer` as for `Tokenizer`.
-"""
+"""Arguments that several commands share, and what they name."""
 
 from __future__ import annotations
 
@@ -183,14 +180,14 @@ def opened(run: str, source: Sources, *, trust: bool = False) -> Run:
         return open_run(run, dict(source), trust=trust)
 
 
-def model_of(of_run: Run, step: int | None, model: str | None) -> Any:
+def model_of(run: Run, step: int | None, model: str | None) -> Any:
     """Return the model of a run, made by `--model` if it is given.
 
     Raises:
         RunFolderError: The function does not exist, or the run has no checkpoint.
     """
     if model is None:
-        return of_run.model(step)
+        return run.model(step)
     name, _, function = model.partition(":")
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
@@ -203,13 +200,12 @@ def model_of(of_run: Run, step: int | None, model: str | None) -> Any:
     finally:
         sys.path.remove(folder)
     made = make()
-    return of_run.model(step, made[0] if isinstance(made, tuple) else made)
+    return run.model(step, made[0] if isinstance(made, tuple) else made)
 
 
 def codec_of(
+    run: Run,
     source: str,
-    corpus: TokenReader,
-    run: str,
     tokenizer: str | None,
     *,
     special_tokens: bool | None = None,
@@ -221,26 +217,23 @@ def codec_of(
     """
     from roxxel_format.texts import text_codec
 
+    corpus = run.corpora()[source]
     try:
         codec = text_codec(corpus, tokenizer, special_tokens=special_tokens)
     except (OSError, ValueError, TypeError, ImportError) as error:
         raise RunFolderError(
-            f"{run}: the tokenizer of source {source!r} cannot be loaded "
+            f"{run.path}: the tokenizer of source {source!r} cannot be loaded "
             f"({error}); pass --tokenizer PATH"
         ) from error
     if codec is None:
         raise RunFolderError(
-            f"{run}: source {source!r} records no tokenizer; pass --tokenizer PATH"
+            f"{run.path}: source {source!r} records no tokenizer; pass --tokenizer PATH"
         )
     return codec
 
 
 def codec_of_run(
-    corpora: Mapping[str, TokenReader],
-    run: str,
-    tokenizer: str | None,
-    *,
-    special_tokens: bool | None = None,
+    run: Run, tokenizer: str | None, *, special_tokens: bool | None = None
 ) -> TextCodec:
     """Return the codec of the first source that records a tokenizer.
 
@@ -249,9 +242,10 @@ def codec_of_run(
     Raises:
         RunFolderError: No tokenizer is known, or it cannot be loaded.
     """
+    corpora = run.corpora()
     recorded = (name for name, corpus in corpora.items() if corpus.tokenizer)
     name = next(recorded, next(iter(corpora)))  # The primary is first.
-    return codec_of(name, corpora[name], run, tokenizer, special_tokens=special_tokens)
+    return codec_of(run, name, tokenizer, special_tokens=special_tokens)
 
 
 def ends_of(
@@ -273,55 +267,52 @@ def ends_of(
     return found or dict.fromkeys(own, "the model")
 
 
-def one_end(ends: Mapping[int, str], why: str, run: str) -> int:
-    """Return the one token that ends documents; `why` says why there must be one.
+def check_one_end(run: Run, ends: Mapping[int, str], why: str) -> None:
+    """Check that one token ends documents; `why` says why there must be one.
 
     Raises:
         RunFolderError: There is none, or the sources disagree.
     """
     if len(ends) == 1:
-        return next(iter(ends))
+        return
     named = " and ".join(f"token {token} in {who}" for token, who in ends.items())
     found = f"documents end with {named}" if ends else "no token ends its documents"
     raise RunFolderError(
-        f"{run}: {found}, but {why}; write the corpora with one separator"
+        f"{run.path}: {found}, but {why}; write the corpora with one separator"
     )
 
 
-def documents_of(
-    text: str, corpora: Mapping[str, TokenReader], run: str
-) -> tuple[str, Sequence[int]]:
+def documents_of(run: Run, text: str) -> tuple[str, Sequence[int]]:
     """Return the source and the documents that `SOURCE:N` or `SOURCE:NAME` names."""
-    name, document = _split(text, [*corpora])
-    corpus = named_source(name, corpora, run)
+    # Both may contain colons.
+    names = sorted(run.corpora(), key=len, reverse=True)
+    first = text.partition(":")[0]
+    name = next((name for name in names if text.startswith(f"{name}:")), first)
+    corpus, document = named_source(run, name), text[len(name) + 1 :]
     if not isinstance(corpus, Roxxel):
         raise RunFolderError(
-            f"{run}: source {name!r} is a {type(corpus).__name__}, in "
+            f"{run.path}: source {name!r} is a {type(corpus).__name__}, in "
             "which documents have no numbers; give --tokens"
         )
     try:
         return name, documents_at(corpus, document)
     except (IndexError, ValueError) as error:
-        raise RunFolderError(f"{run}: source {name!r}: {error}") from error
+        raise RunFolderError(f"{run.path}: source {name!r}: {error}") from error
 
 
-def named_source(
-    name: str, corpora: Mapping[str, TokenReader], run: str
-) -> TokenReader:
+def named_source(run: Run, name: str) -> TokenReader:
     """Return the corpus of a source."""
+    corpora = run.corpora()
     if name not in corpora:
         raise RunFolderError(
-            f"{run}: the run has no source {name!r}; "
+            f"{run.path}: the run has no source {name!r}; "
             f"its sources are {', '.join(map(repr, corpora))}"
         )
     return corpora[name]
 
 
 def found_in(
-    corpora: Mapping[str, TokenReader],
-    wanted: str | Sequence[int],
-    run: str,
-    tokenizer: str | None,
+    run: Run, wanted: str | Sequence[int], tokenizer: str | None
 ) -> Iterator[tuple[str, Iterator[Places]]]:
     """Yield each source, and the places of a text or of ids in it, in groups.
 
@@ -330,20 +321,16 @@ def found_in(
     """
     if not len(wanted):
         raise RunFolderError("--text is empty; give a text to find")
-    for name, corpus in corpora.items():
+    for name, corpus in run.corpora().items():
         is_text = isinstance(wanted, str)
-        codec = codec_of(name, corpus, run, tokenizer) if is_text else None
+        codec = codec_of(run, name, tokenizer) if is_text else None
         with Progress(f"searching {name}") as progress:
-            shown = partial(_share_of, progress, corpus.num_tokens)
+            shown = partial(progress, total=corpus.num_tokens)
             yield name, search(corpus, wanted, codec, shown)
 
 
 def chosen_documents(
-    corpora: Mapping[str, TokenReader],
-    named: Sequence[str],
-    texts: Sequence[str],
-    run: str,
-    tokenizer: str | None,
+    run: Run, named: Sequence[str], texts: Sequence[str], tokenizer: str | None
 ) -> dict[str, list[Any]]:
     """Return, by source, the documents that arguments name or that contain texts.
 
@@ -357,43 +344,30 @@ def chosen_documents(
         head, *more = text.split(",")
         if not all(each.isdecimal() for each in [head.rpartition(":")[2], *more]):
             head, more = text, []  # A name may hold commas.
-        source, numbers = documents_of(head, corpora, run)
+        source, numbers = documents_of(run, head)
         found.setdefault(source, []).extend([*numbers, *map(int, more)])
     for text in texts:
         holding = {
             source: {int(number) for part in parts for number in part.documents}
-            for source, parts in found_in(corpora, text, run, tokenizer)
+            for source, parts in found_in(run, text, tokenizer)
         }
         if not any(holding.values()):
             raise RunFolderError(
-                f"{run}: no source of the run holds the text {text!r} "
-                f"{searched_words(corpora)}"
+                f"{run.path}: no source of the run holds the text {text!r} "
+                f"{searched_words(run)}"
             )
         for source, numbers in holding.items():
             found.setdefault(source, []).extend(sorted(numbers))
     return found
 
 
-def searched_words(corpora: Iterable[str]) -> str:
+def searched_words(run: Run) -> str:
     """Describe what was searched, for a text that no source contains."""
+    names = ", ".join(run.corpora())
     return (
-        f"(searched: {', '.join(corpora)}; exactly, in the text that `roxxel format "
-        "cat` prints, so spaces, capitals, and whether an accent is a character of its "
-        "own count)"
+        f"(searched: {names}; exactly, in the text that `roxxel format cat` prints, so "
+        "spaces, capitals, and whether an accent is a character of its own count)"
     )
-
-
-def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:
-    progress(num_searched, num_tokens)
-
-
-def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
-    """Return source and document of `SOURCE:DOCUMENT`; both may contain colons."""
-    names = sorted(sources, key=len, reverse=True)
-    source = next((name for name in names if text.startswith(f"{name}:")), None)
-    if source is None:
-        source = text.partition(":")[0]
-    return source, text[len(source) + 1 :]
 
 
 def scans_of(config: RunConfig | None, receipts: Sequence[str]) -> list[Scan]:

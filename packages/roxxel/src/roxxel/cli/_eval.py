@@ -22,10 +22,10 @@ from roxxel.cli._arguments import (
     Sources,
     Tokenizer,
     Trust,
+    check_one_end,
     codec_of_run,
     ends_of,
     model_of,
-    one_end,
     opened,
     scans_of,
 )
@@ -82,7 +82,7 @@ def eval(  # noqa: A001 - the name of the command
         )
     of_run = opened(name, source, trust=trust)
     corpora = of_run.corpora()
-    codec = codec_of_run(corpora, name, tokenizer)
+    codec = codec_of_run(of_run, tokenizer)
     # Of this step, whatever the run saves while the weights are read.
     step = of_run.files.saved_step if step is None else step
     made = model_of(of_run, step, model)
@@ -90,7 +90,7 @@ def eval(  # noqa: A001 - the name of the command
     ends = ends_of(corpora, made, codec)
     if not codec.before:
         why = "a text is scored from this token on: it must be one"
-        one_end(ends, why, name)
+        check_one_end(of_run, ends, why)
     context = context or _context(made, name)
     reads = reads_of(
         of_run.sampler(), corpora, scans_of(of_run.config, scan), until=step

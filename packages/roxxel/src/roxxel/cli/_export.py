@@ -71,7 +71,7 @@ def export(
             f"{name}: its model is a {type(made).__name__}, which is no class "
             "of transformers; export the weights alone by `roxxel ckpt export`"
         )
-    found = _tokenizer(of_run, made, name, tokenizer)
+    found = _tokenizer(of_run, made, tokenizer)
     config = made.config
     if config.eos_token_id is None and found.ends:
         end = found.ends[0] if len(found.ends) == 1 else found.ends
@@ -101,15 +101,13 @@ class _Tokenizer(NamedTuple):
     files: Mapping[str, str] = MappingProxyType({})
 
 
-def _tokenizer(
-    of_run: Run, model: Llama, run: str, tokenizer: str | None
-) -> _Tokenizer:
+def _tokenizer(run: Run, model: Llama, tokenizer: str | None) -> _Tokenizer:
     from roxxel.models.tokenizer_files import byte_definition, tokenizer_files
 
     corpora: Mapping[str, TokenReader] = {}
     try:
-        corpora = of_run.corpora()
-        codec = codec_of_run(corpora, run, tokenizer)
+        corpora = run.corpora()
+        codec = codec_of_run(run, tokenizer)
         ends = tuple(ends_of(corpora, model, codec))
         before = codec.before
         found = {**_kept_files(corpora), **codec.files}

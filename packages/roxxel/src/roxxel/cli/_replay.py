@@ -106,11 +106,10 @@ def replay(
             )
             say_checked(check, unconfirmed)
             return
-        name = str(run)
-        of_run = opened(name, source, trust=trust)
+        of_run = opened(str(run), source, trust=trust)
         result = replaying.replay(
             of_run,
-            _chosen(of_run, name, left_out, tokenizer),
+            _chosen(of_run, left_out, tokenizer),
             step=step,
             out=out,
             each=each,
@@ -127,15 +126,12 @@ def replay(
     run_launched(launch, typed, work)
 
 
-def _chosen(
-    of_run: Run, run: str, left_out: LeftOut, tokenizer: str | None
-) -> dict[str, Any]:
+def _chosen(run: Run, left_out: LeftOut, tokenizer: str | None) -> dict[str, Any]:
     """Return the documents that the arguments name, by source."""
-    corpora = of_run.corpora()
     named, texts = left_out.without, left_out.without_text
-    found = chosen_documents(corpora, named, texts, run, tokenizer)
+    found = chosen_documents(run, named, texts, tokenizer)
     for source in left_out.without_source:
-        corpus = named_source(source, corpora, run)
+        corpus = named_source(run, source)
         found.setdefault(source, []).append([0, len(corpus.documents)])
     if not found:
         raise RunFolderError(

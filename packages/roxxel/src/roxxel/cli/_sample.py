@@ -20,10 +20,10 @@ from roxxel.cli._arguments import (
     Sources,
     Tokenizer,
     Trust,
+    check_one_end,
     codec_of_run,
     ends_of,
     model_of,
-    one_end,
     opened,
 )
 
@@ -75,15 +75,8 @@ def sample(
         roxxel sample runs/first --prompt 'Once upon a time'
     """
     name, step = split_step(run)
-    text, num_added = _continued(
-        opened(name, source, trust=trust),
-        name,
-        step,
-        prompt,
-        sampling,
-        model,
-        tokenizer,
-    )
+    of_run = opened(name, source, trust=trust)
+    text, num_added = _continued(of_run, step, prompt, sampling, model, tokenizer)
     if json_:
         say(json.dumps({"prompt": prompt, "text": text, "tokens": num_added}))
         return
@@ -91,8 +84,7 @@ def sample(
 
 
 def _continued(
-    opened_run: Run,
-    name: str,
+    run: Run,
     step: int | None,
     prompt: str,
     sampling: Sampling,
@@ -100,11 +92,10 @@ def _continued(
     tokenizer: str | None,
 ) -> tuple[str, int]:
     """Return the prompt with a model's continuation, and the number of new tokens."""
-    corpora = opened_run.corpora()
     # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
-    codec = codec_of_run(corpora, name, tokenizer, special_tokens=True)
-    made = model_of(opened_run, step, model)
-    ends = ends_of(corpora, made, codec)
+    codec = codec_of_run(run, tokenizer, special_tokens=True)
+    made = model_of(run, step, model)
+    ends = ends_of(run.corpora(), made, codec)
 
     from roxxel.evaluate.prompts import Prompts
     from roxxel.evaluate.sampling import sample_tokens
@@ -112,7 +103,7 @@ def _continued(
     prompts = Prompts(codec, ends)
     if not (prompt or codec.before):
         why = "an empty --prompt begins after this token: it must be one"
-        one_end(ends, why, name)
+        check_one_end(run, ends, why)
     try:
         begun = prompts.typed(prompt)
         added = sample_tokens(
@@ -126,5 +117,5 @@ def _continued(
             context=sampling.context,
         )
     except ValueError as error:
-        raise RunFolderError(f"{name}: {error}") from error
+        raise RunFolderError(f"{run.path}: {error}") from error
     return prompts.text(begun, added.tolist()).decode(errors="replace"), len(added)

@@ -66,7 +66,7 @@ def show(
         raise RunFolderError(f"{run}: {error}") from error
     corpora = opened_run.corpora()
     codecs = {
-        name: codec_of(name, corpora[name], run, tokenizer)
+        name: codec_of(opened_run, name, tokenizer)
         for name in dict.fromkeys(place.source for _, place in places)
         if text
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 from roxxel_format.naming import named_documents, names_of
 from roxxel_store.command import as_text, check_one
-from roxxel_store.screen import note, say
+from roxxel_store.screen import counted, note, say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._arguments import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     from roxxel_curriculum import Occurrence, Sampler
-    from roxxel_format import TokenReader
 
     from roxxel.runs.run import Run
 
@@ -122,15 +121,13 @@ def where(
     given = {"--document": document, "--tokens": tokens, "--text": text, "--ids": ids}
     check_one(given, is_required=True)
     of_run = opened(run, source)
-    shown = _Shown(
-        of_run, of_run.sampler(), of_run.corpora(), run, until, limit, is_json=json_
-    )
+    shown = _Shown(of_run, of_run.sampler(), until, limit, is_json=json_)
     if document is not None:
-        name, numbers = documents_of(document, shown.corpora, run)
-        corpus: Any = shown.corpora[name]
+        name, numbers = documents_of(of_run, document)
+        corpus: Any = of_run.corpora()[name]
         ranges = [_Range(name, *corpus.document_range(each)[:2]) for each in numbers]
     elif tokens is not None:
-        _ = named_source(tokens[0], shown.corpora, run)
+        named_source(of_run, tokens[0])
         ranges = [_Range(*tokens)]
     else:
         _search(shown, text, ids, tokenizer)
@@ -144,23 +141,25 @@ class _Shown(NamedTuple):
 
     run: Run
     sampler: Sampler
-    corpora: Mapping[str, TokenReader]
-    name: str
     until: int | None
     limit: int
     is_json: bool
+
+    @property
+    def before(self) -> str:
+        return "" if self.until is None else f" before step {self.until}"
 
     def places(self, found: _Range) -> Iterator[Occurrence]:
         try:
             return self.sampler.where(*found, until=self.until)
         except IndexError as error:
-            raise RunFolderError(f"{self.name}: {error}") from error
+            raise RunFolderError(f"{self.run.path}: {error}") from error
 
     def range(
         self, found: _Range, places: Iterator[Occurrence], *, is_search: bool
     ) -> None:
         """Print a range's documents, its masked tokens, and where it is read."""
-        corpus, sampler = self.corpora[found.source], self.sampler
+        corpus, sampler = self.run.corpora()[found.source], self.sampler
         spans = corpus.document_spans(found.start, found.stop)
         numbers = [int(number) for number in spans[:, 0] if number >= 0]
         masked = {
@@ -215,7 +214,6 @@ class _Shown(NamedTuple):
                 say(f"  {what} from step {first} {until}: {then}")
 
     def _say_places(self, facts: Mapping[str, Any], *, is_search: bool) -> None:
-        before = "" if self.until is None else f" before step {self.until}"
         for place in facts["places"]:
             stop = place["column"] + place["stop"] - place["start"]
             state = "" if place["is_trained"] else ", not trained yet"
@@ -225,13 +223,13 @@ class _Shown(NamedTuple):
                 f"tokens [{place['start']}, {place['stop']}){state}"
             )
         if not facts["places"]:
-            say(f"  no step{before} reads these tokens")
+            say(f"  no step{self.before} reads these tokens")
         elif not is_search:
             read, trained = facts["read_tokens"], facts["trained_tokens"]
             size = facts["stop"] - facts["start"]
             so_far = "" if trained == read else f", {trained:,} of them so far"
             say(
-                f"  {read:,} of {size:,} tokens are read{before} "
+                f"  {read:,} of {size:,} tokens are read{self.before} "
                 f"({100 * read / size:.1f} %){so_far}"
             )
 
@@ -248,7 +246,7 @@ def _search(
     listed: list[tuple[_Range, Iterator[Occurrence]]] = []
     counts: dict[str, tuple[int, int]] = {}
     num_tried = 0
-    for name, parts in found_in(shown.corpora, wanted, shown.name, tokenizer):
+    for name, parts in found_in(shown.run, wanted, tokenizer):
         in_source = in_documents = 0
         last = -1
         for part in parts:
@@ -266,19 +264,18 @@ def _search(
         shown.range(found, places, is_search=True)
     tell = note if shown.is_json else say
     if not num_found:
-        searched = f"(searched: {', '.join(shown.corpora)})"
+        searched = f"(searched: {', '.join(counts)})"
         kind = "these ids" if text is None else "this text"
         if text is not None:
-            searched = searched_words(shown.corpora)
+            searched = searched_words(shown.run)
         tell(f"no source of the run holds {kind} {searched}")
     num_unread, num_rest = num_tried - len(listed), num_found - num_tried
     if num_unread:
-        before = "" if shown.until is None else f" before step {shown.until}"
-        places = f"{num_unread:,} place{'s' * (num_unread != 1)} with these tokens"
-        tell(f"not shown: {places}, which no step{before} reads")
+        places = f"{counted(num_unread, 'place')} with these tokens"
+        tell(f"not shown: {places}, which no step{shown.before} reads")
     if num_rest:
         tell(
-            f"not shown: {num_rest:,} more place{'s' * (num_rest != 1)}; --limit N "
+            f"not shown: {counted(num_rest, 'more place')}; --limit N "
             f"lists more of the first {_MOST_TRIED:,}, --until K those before step K"
         )
 
@@ -313,8 +310,8 @@ def _say_counts(
             facts = {"found": in_source, "in_documents": in_documents}
             say(json.dumps({"source": name, **facts}))
         elif num_found:
-            times = f"{in_source:,} time{'s' * (in_source != 1)}"
-            documents = f"{in_documents:,} document{'s' * (in_documents != 1)}"
+            times = counted(in_source, "time")
+            documents = counted(in_documents, "document")
             say(f"{name}: {what} {times} in {documents}")
 
 

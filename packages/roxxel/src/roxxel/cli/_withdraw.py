@@ -52,8 +52,7 @@ def withdraw(
         roxxel withdraw runs/first --text 'a sentence of the page' --receipt answer.json
     """
     of_run = opened(run, source)
-    corpora = of_run.corpora()
-    chosen = chosen_documents(corpora, documents, text, run, tokenizer)
+    chosen = chosen_documents(of_run, documents, text, tokenizer)
     from roxxel import replaying
 
     found = replaying.withdraw(of_run, chosen, config=config, receipt=receipt)
