@@ -219,7 +219,9 @@ class FlatTokens(MappedTokens):
         filepath: A file, a glob pattern, or a list of these. The files of a pattern are
             read in natural order of their names, as one line of tokens.
         dtype: Item type of a file without a header. Items are little-endian on every
-            machine, unless the dtype is big-endian (`">u2"`).
+            machine, unless the dtype is big-endian (`">u2"`). Another width is an error
+            if the first 4096 tokens show it. They do not show two tokens of one byte
+            that are read as one of two bytes.
         offset: Bytes before the first token of each file. Default: the size of a header
             of `.npy` or llm.c, else 0.
         separator: The token that ends each document. The first use of the documents

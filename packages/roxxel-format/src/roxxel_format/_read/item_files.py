@@ -51,6 +51,8 @@ _MOST_TOKEN = 1 << 20
 """No vocabulary is this large."""
 _MOST_UPPER = 7
 """The upper half of an id of 32 bits, for a vocabulary of up to 524 288."""
+_FEWEST_LARGER = 32
+"""So many larger bytes at every second place alone are no chance."""
 
 
 class Items(NamedTuple):
@@ -208,28 +210,45 @@ def _text_problem(tokens: Tokens) -> str | None:
 
 
 def _half_problem(tokens: Tokens) -> str | None:
-    """Describe tokens that seem to be halves of ids; None for others."""
+    """Describe tokens that seem to be parts of ids; None for others."""
+    found, every = _halves_of(tokens), "second"
+    if tokens.dtype.itemsize == 1:
+        # The second byte of an id may be any, but of four or eight the fourth is 0.
+        wider = _halves_of(tokens[: tokens.size // 2 * 2].view("<u2"))
+        if wider is not None:
+            found, every = (0, wider[1]), "fourth"
+    if found is None:
+        return None
+    greatest, name = found
+    most = f"at most {greatest}" if greatest else "0"
+    return (
+        f"every {every} token is {most}, so the file was "
+        f"written in a wider type than {tokens.dtype.name}; pass "
+        f'dtype="{name}" (--dtype {name})'
+    )
+
+
+def _halves_of(tokens: Tokens) -> tuple[int, str] | None:
+    """Return the greatest upper half, and the type of the ids; None without halves."""
     size = tokens.dtype.itemsize
     if tokens.dtype.byteorder == ">":  # Then the upper half comes first.
         tokens = tokens[: tokens.size // 4 * 4][::-1]
     lower, upper = tokens[::2], tokens[1::2]
     greatest = int(upper.max())
-    if size == 8 or greatest > _MOST_UPPER or int(upper.min()) < 0:
-        return None
     # Small tokens everywhere, such as bits, are no halves. So a quarter of the lower
     # halves must be larger than an upper half can be, or not 0 if all of those are 0.
-    least = _MOST_UPPER if greatest else 0
-    if np.count_nonzero(lower > least) < lower.size / 4:
+    least, fewest = _MOST_UPPER if greatest else 0, lower.size / 4
+    if size == 1 and greatest > _MOST_UPPER:
+        # The upper byte of two only reaches the size of the vocabulary / 256. Tokens of
+        # a byte reach the same values at every place.
+        least, fewest = greatest, max(_FEWEST_LARGER, lower.size / 16)
+    elif size == 8 or greatest > _MOST_UPPER or int(upper.min()) < 0:
+        return None
+    if np.count_nonzero(lower > least) < fewest:
         return None
     # Ids of four parts, of which only the lowest is not 0.
     is_quarter = size < 4 and not lower[1::2].any() and not upper[1::2].any()
-    name = f"uint{8 * size * (4 if is_quarter else 2)}"
-    most = f"at most {greatest}" if greatest else "0"
-    return (
-        f"every second token is {most}, so the file was "
-        f"written in a wider type than {tokens.dtype.name}; pass "
-        f'dtype="{name}" (--dtype {name})'
-    )
+    return greatest, f"uint{8 * size * (4 if is_quarter else 2)}"
 
 
 def _pair_problem(tokens: Tokens) -> str | None:
