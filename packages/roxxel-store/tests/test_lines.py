@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import zlib
 from typing import TYPE_CHECKING
 
@@ -27,3 +29,26 @@ def test_a_program_goes_on_after_the_last_line_torn_or_not(
     last = content.splitlines(keepends=True)[-1:]
     assert content in {before, before + b"\n"}
     assert found == LinePosition(zlib.crc32(b"".join(last)), len(content))
+
+
+def test_after_a_failed_flush_no_later_one_counts_as_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may drop what it could not write, and then report success."""
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    file = LineFile(tmp_path / "rows.jsonl")
+    file.begin()
+    file.write_lines(["one\n"])
+    file.sync()
+    file.write_lines(["two\n"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        file.try_to_sync()
+    file.try_to_sync()
+
+    assert file.position() == LinePosition(zlib.crc32(b"one\n"), 4, ["two\n"])
+    with pytest.raises(OSError, match=r"rows\.jsonl"):
+        file.close()
