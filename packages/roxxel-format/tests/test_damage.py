@@ -387,6 +387,17 @@ def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:
     assert report.num_shards == corpus.num_shards
 
 
+def test_verify_names_every_shard_that_cannot_be_opened(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(*[900] * 9))
+    for path in corpus.paths[1::2]:
+        Path(path).write_bytes(b"")
+
+    errors = map(str, corpus.verify().errors)
+
+    for path, error in zip(corpus.paths[1::2], errors, strict=True):
+        assert error.startswith(path)
+
+
 def sealed(data: bytearray, layout: Layout) -> bytes:
     """Return the bytes of a shard with the checksums and digests of its content."""
     at, size = layout.sections, layout.head.block_size
