@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -50,6 +51,21 @@ def test_digest_of_every_row_is_that_of_the_sampler(tmp_path: Path) -> None:
         assert row["phase"] == sampler.phase(step)
     assert (start["kind"], start["total_steps"]) == ("start", 5)
     assert (end["kind"], end["status"]) == ("end", "complete")
+
+
+def test_a_state_is_given_when_its_rows_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = declared().sampler(seed=3)
+    flushed: list[int] = []
+    with RunLog(tmp_path, sampler) as log:
+        log.record(0, sampler.batch(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_size))
+
+            assert log.state() == sampler.state(1)
+
+        assert flushed == [(tmp_path / METRICS).stat().st_size]
 
 
 def test_ranks_that_hold_some_rows_each_give_the_same_log(tmp_path: Path) -> None:
