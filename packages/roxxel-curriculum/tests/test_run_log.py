@@ -58,10 +58,14 @@ def test_a_state_is_given_when_its_rows_are_on_the_disk(
 ) -> None:
     sampler = declared().sampler(seed=3)
     flushed: list[int] = []
+
+    def note(descriptor: int) -> None:
+        flushed.append(os.fstat(descriptor).st_size)
+
     with RunLog(tmp_path, sampler) as log:
         log.record(0, sampler.batch(0))
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", lambda fd: flushed.append(os.fstat(fd).st_size))
+            patch.setattr(os, "fsync", note)
 
             assert log.state() == sampler.state(1)
 
