@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from roxxel_ckpt import Checkpointer
+from roxxel_ckpt._place.disk import LocalStep
 from roxxel_ckpt.cli import main
 
 from .helpers import checkpointer, flip, largest_file, make, save_all, train
@@ -481,6 +482,32 @@ def test_ls_marks_a_step_whose_description_is_damaged(
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[1:3] == ["1", "best"]
     assert "newest, damaged" in lines[2]
+
+
+@pytest.mark.parametrize("is_half", [False, True])
+def test_ls_leaves_out_a_step_that_is_dropped_while_it_lists(
+    is_half: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2, metrics_dict={"loss": 1.0})
+    sizes_of = LocalStep.sizes
+
+    def sizes(step: LocalStep) -> dict[str, int]:
+        if step.number == 1:
+            (step.path / "checkpoint.json").unlink()
+            if not is_half:
+                shutil.rmtree(step.path)
+        return sizes_of(step)
+
+    monkeypatch.setattr(LocalStep, "sizes", sizes)
+
+    assert main(["ls", str(tmp_path)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "2"]
 
 
 def test_the_command_starts_without_jax_and_never_touches_an_accelerator(

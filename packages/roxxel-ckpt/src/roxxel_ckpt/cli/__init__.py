@@ -161,12 +161,17 @@ def _rows(
     """Yield what `ls` shows of each step."""
     for number, step in folder.steps(found).items():
         sizes, permanent = step.sizes(), ["permanent"] * found[number].is_permanent
+        problem = _problem(step, sizes)
+        # Retention may drop a step while it is read.
+        now = folder.steps([number]).get(number) if problem else step
+        if now is None or now.state != "finished":
+            continue
         yield {
             "step": number,
             "num_bytes": sum(sizes.values()),
             "saved_at": _local_time(found[number]),
             "metrics": dict(found[number].metrics),
-            "marks": [*marks[number], *permanent, *_problem(step, sizes)],
+            "marks": [*marks[number], *permanent, *problem],
         }
 
 
