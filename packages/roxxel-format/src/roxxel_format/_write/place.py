@@ -619,7 +619,7 @@ def _check_listable(name: CorpusName, given: str) -> None:
     if name.manifest is not None and not is_file_name(name.piece("", 0)):
         raise ValueError(
             f"{given!r}: the manifest cannot list such names; use no dot at the "
-            "beginning, and no backslash, colon or control character"
+            "beginning, no backslash, colon or control character, and at most 200 bytes"
         )
 
 
