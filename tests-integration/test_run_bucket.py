@@ -522,11 +522,14 @@ def test_files_deleted_on_this_machine_stay_in_the_bucket(
 def test_runs_below_one_another_do_not_touch_each_other(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("outer/inner", "outer"):
-        config = runs.config(name.replace("/", "-"), f"s3://data/{name}")
+    long = "outer" + "/inner" * 40  # No file may have a name of this length.
+    for number, name in enumerate((long, "outer/inner", "outer")):
+        config = runs.config(f"outer-{number}", f"s3://data/{name}")
         assert train_here(runs, config, monkeypatch) == 0
 
-    assert runs.local("reader", "outer%2Finner").joinpath("run.json").is_file()
+    for name in ("outer%2Finner", f"outer{'%2Finner' * 27}*"):
+        (record,) = runs.folder.glob(f"reader/roxxel/runs/s3/data%2F{name}/run.json")
+        assert record.is_file()
     names = manifest(runs, "outer")["files"]
     assert "metrics.jsonl" in names
     assert not [name for name in names if "inner" in name]

@@ -59,6 +59,8 @@ _PIECE_BYTES = 1 << 24
 _SYNCED = ".synced"
 """Local file with the digests of the file lists that the folder is a copy of."""
 _ATTEMPTS = 5
+_MOST_NAME = 255
+"""Maximum bytes of a folder's name."""
 
 _Result = TypeVar("_Result")
 
@@ -68,13 +70,17 @@ class Mirror:
 
     `folder` is the local folder of the run, in `roxxel/runs/` in `$XDG_CACHE_HOME`, or
     in `~/.cache`. Its name is the URL with `%2F` for a slash: the folder of a run must
-    not lie in the folder of another run.
+    not lie in the folder of another run. The name of a long URL ends with a digest.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = checked_url(url)
         scheme, _, path = self.url.partition("://")
-        self.folder = cache_folder() / "runs" / scheme / quote(path, safe="")
+        name = quote(path, safe="")
+        if len(name) > _MOST_NAME:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+            name = f"{name[: _MOST_NAME - 17]}~{digest}"
+        self.folder = cache_folder() / "runs" / scheme / name
         self._timeout_s = timeout_s
         self._bucket = checkpoint_bucket(f"{self.url}/{CHECKPOINTS}", timeout_s)
         # Pieces that this program has uploaded and perhaps not committed.
