@@ -6,7 +6,7 @@ import copy
 import os
 import threading
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, cast, overload
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, absolute
@@ -271,7 +271,7 @@ class Roxxel(TokenReader):
     @property
     def separator(self) -> tuple[int, ...]:
         """The tokens that end each document; empty if none do, or none are recorded."""
-        return tuple(self.metadata.get("separator") or ())
+        return cast("tuple[int, ...]", self._open().contents.manifest.separator)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -399,13 +399,18 @@ def test_hints_fetch_all_that_windows_and_documents_read(
     assert 0 <= crossing <= remote.num_shards
 
 
-def test_a_shard_is_opened_by_two_requests(bucket: Bucket) -> None:
-    remote = Roxxel("s3://data/wiki_*.rox")
+@pytest.mark.parametrize("pack", [None, 1000])
+def test_a_shard_is_opened_by_two_requests(pack: int | None, bucket: Bucket) -> None:
+    documents, name = [[1] * 150] * 700, f"opened_{pack}_*.rox"
+    local = Roxxel(bucket.folder / name)
+    local.write(documents, separator=0, vocab_size=9, max_shard_bytes=60_000, pack=pack)
+    remote = Roxxel(f"s3://data/{name}")
     starts = np.arange(0, remote.num_tokens, 5000)
     bucket.set_faults()
 
     remote.read(starts, 1)
 
+    assert remote.num_shards > 1
     assert bucket.stats()["requests"] == 2 * remote.num_shards + len(starts)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -268,8 +268,7 @@ class Contents:
     @property
     def _head(self) -> Head:
         """The head of most shards, by the manifest."""
-        separator_length = len(self.manifest.separator)
-        return Head(self.dtype_name, self.block_size, separator_length)
+        return Head(self.dtype_name, self.block_size, len(self.manifest.appended))
 
 
 def listed_contents(
@@ -282,8 +281,8 @@ def listed_contents(
 ) -> Contents:
     """Return the contents that a manifest lists; no shard is opened.
 
-    `path` is the manifest's path, `data` its bytes. `folder` ends with a separator. If
-    the manifest does not list `version`, the result is the current version.
+    `path` is the manifest's path, `data` its bytes. `folder` ends with a slash. If the
+    manifest does not list `version`, the result is the current version.
     """
     manifest = parse_manifest(data, path)
     chosen = manifest.last
@@ -339,14 +338,8 @@ def joined(filepath: str | tuple[str, ...], parts: Sequence[Contents]) -> Conten
     shards = ShardTable.chained(part.shards for part in parts)
     file = parts[0].version.tokenizer_file
     version = Version().followed_by(shards, bins, arguments, tokenizer_file=file)
-    manifest = Manifest(
-        dtype_name=first.dtype_name,
-        block_size=first.block_size,
-        separator=first.separator,
-        tokenizer=first.tokenizer,
-        shards=shards,
-        versions=(version,),
-        bins=bins,
+    manifest = replace(
+        first, kind=None, shards=shards, columns={}, versions=(version,), bins=bins
     )
     paths = tuple(path for part in parts for path in part.paths)
     return Contents(filepath, manifest, version, paths, parts[0].files)
@@ -371,11 +364,10 @@ def _manifest_of(path: str, layout: Layout, metadata: Mapping[str, Any]) -> Mani
         as_table(metadata.get("arguments")),
         tokenizer_file=_tokenizer_file_of(metadata),
     )
-    return Manifest(
+    return replace(
+        Manifest.of_shard(metadata),
         dtype_name=layout.head.dtype_name,
         block_size=layout.head.block_size,
-        separator=tuple(metadata.get("separator") or ()),
-        tokenizer=as_table(metadata.get("tokenizer")) or None,
         shards=shards,
         versions=(version,),
         bins=bins,

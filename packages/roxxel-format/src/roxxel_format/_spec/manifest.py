@@ -407,6 +407,35 @@ class Manifest:
     versions: tuple[Version, ...] = ()
     bins: BinTable | None = None
 
+    @staticmethod
+    def of_shard(metadata: Mapping[str, Any]) -> Manifest:
+        """Return what a shard's metadata says of its corpus; see `Recipe.in_shards`."""
+        return Manifest(
+            separator=tuple(metadata.get("separator") or ()),
+            tokenizer=as_table(metadata.get("tokenizer")) or None,
+        )
+
+    @property
+    def appended(self) -> tuple[int | float, ...]:
+        """The items that a shard's writer appends to each document.
+
+        A bin holds the separators of its documents already.
+        """
+        return self.separator if self.bins is None else ()
+
+    @property
+    def alike(self) -> dict[str, Any]:
+        """The facts in which all shards are alike, by their names in messages."""
+        facts = {
+            "dtype": self.dtype_name,
+            "content": self.kind,
+            "separator": [*self.separator],
+            "pack": unit_of(self.bins),
+        }
+        if self.kind is None:
+            del facts["content"]
+        return facts
+
     @property
     def last(self) -> Version:
         """The current version; before the first commit, an empty one."""

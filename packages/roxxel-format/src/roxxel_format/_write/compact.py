@@ -247,14 +247,13 @@ class _NewFiles:
     ) -> tuple[Layout, Path]:
         manifest, contents = self._manifest, self._contents
         block_size = contents.open_shard(group.start).layout.head.block_size
-        metadata = self._metadata(group)
         path = new_path(folder)
         writer = ShardWriter(
             path,
             manifest.dtype_name,
+            manifest.appended,
             block_size=block_size,
-            separator=manifest.separator if manifest.bins is None else (),
-            metadata=metadata,
+            metadata=self._metadata(group),
         )
         try:
             for number in group:

@@ -29,7 +29,7 @@ from roxxel_format._spec.kept_tokenizer import (
     digest_of_tokenizer,
     pack_tokenizer,
 )
-from roxxel_format._spec.manifest import BinTable, Manifest, NewShards
+from roxxel_format._spec.manifest import Manifest, NewShards
 from roxxel_format._write.casting import NoDocumentsError
 from roxxel_format._write.intake import (
     Encoded,
@@ -553,15 +553,7 @@ def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:
                 "same units during this write; to append them twice, write again"
             )
     else:
-        assert recipe.stored is not None  # noqa: S101 - a document decided
-        end = Manifest(
-            dtype_name=recipe.stored,
-            block_size=recipe.block_size,
-            separator=recipe.ending,
-            tokenizer=recipe.tokenizer_record,
-            kind=recipe.kind,
-            bins=None if recipe.pack is None else BinTable(recipe.pack),
-        )
+        end = recipe.manifest
     version = end.last.followed_by(
         new.shards, new.bins, recipe.recorded, recipe.encoder, recipe.tokenizer_file
     )
@@ -611,15 +603,10 @@ def _for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
             f'{what}: the corpus exists already; use exist="keep", '
             'exist="replace" or exist="append", or write elsewhere'
         )
-    stored, kind = str(manifest.dtype_name), manifest.kind
-    decided, bins = recipe.decided(stored, kind), manifest.bins
-    facts = {
-        "dtype": (stored, decided.stored),
-        "content": (kind, decided.kind if kind else None),
-        "separator": ([*manifest.separator], [*decided.ending]),
-        "pack": (None if bins is None else bins.unit, recipe.pack),
-    }
-    for name, (old, new) in facts.items():
+    decided = recipe.decided(manifest.dtype_name, manifest.kind)
+    facts = decided.manifest.alike
+    for name, old in manifest.alike.items():
+        new = facts[name]
         if old != new:
             raise ValueError(
                 f"{what}: its {name} is {old}, but {new} of the new documents; append "

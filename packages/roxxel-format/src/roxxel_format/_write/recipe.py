@@ -42,7 +42,12 @@ from roxxel_format._spec.layout import (
     stored_dtype,
     stored_name,
 )
-from roxxel_format._spec.manifest import MIN_UNIT, tokenizer_identity
+from roxxel_format._spec.manifest import (
+    MIN_UNIT,
+    BinTable,
+    Manifest,
+    tokenizer_identity,
+)
 
 if TYPE_CHECKING:
     import os
@@ -51,7 +56,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._spec.manifest import Manifest
 
 LOSS_MASK = "loss_mask"
 Spans: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -433,7 +437,7 @@ class Recipe:
         for name, value in given.items():
             object.__setattr__(self, name, value)
         self._check()
-        _ = self.ending, self.chooses  # Raises for bytes that are not whole items.
+        _ = self.in_shards, self.chooses  # Raises for bytes that are not whole items.
 
     @cached_property
     def ending(self) -> tuple[int | float, ...]:
@@ -445,6 +449,26 @@ class Recipe:
         if self.stored is None or isinstance(separator, Separator | str):
             return ()
         return separator_items(separator, self.stored)
+
+    @cached_property
+    def in_shards(self) -> dict[str, Any]:
+        """What each shard's metadata says of its corpus; see `Manifest.of_shard`."""
+        found: dict[str, Any] = {"separator": [*self.ending]}
+        if self.tokenizer_record is not None:
+            found["tokenizer"] = self.tokenizer_record
+        return found
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest with which a corpus of this recipe begins, without shards."""
+        return Manifest(
+            dtype_name=self.stored,
+            block_size=self.block_size,
+            separator=self.ending,
+            tokenizer=self.tokenizer_record,
+            kind=self.kind,
+            bins=None if self.pack is None else BinTable(self.pack),
+        )
 
     @cached_property
     def chooses(self) -> bool:

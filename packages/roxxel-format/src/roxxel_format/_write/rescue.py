@@ -251,7 +251,7 @@ def _check_alike(parts: Sequence[Contents]) -> None:
     for part in parts:
         facts = {
             "block size": part.block_size,
-            "separator": [*part.manifest.separator],
+            **part.manifest.alike,
             "tokenizer": part.manifest.tokenizer,
         }
         first = first or facts

@@ -217,19 +217,19 @@ class ShardSeries:
     def _new_shard(self) -> ShardWriter:
         recipe = self._intake.recipe
         assert recipe.stored is not None  # noqa: S101 - the intake has seen a document
-        ending = recipe.ending
-        metadata = {**(recipe.metadata or {}), **self._metadata}
-        metadata["created_by"] = f"roxxel-format {__version__}"
-        metadata["separator"] = list(ending)
-        if recipe.tokenizer_record is not None:
-            metadata["tokenizer"] = recipe.tokenizer_record
+        metadata = {
+            **(recipe.metadata or {}),
+            **self._metadata,
+            "created_by": f"roxxel-format {__version__}",
+            **recipe.in_shards,
+        }
         path = self._new_path()
         # Assigned at once, so that `abort` removes the draft whatever fails next.
         self._writer = writer = ShardWriter(
             path,
             recipe.stored,
+            recipe.ending if self.bins is None else (),  # A bin holds its own.
             block_size=recipe.block_size,
-            separator=ending if self.bins is None else (),  # A bin holds its own.
             vocab_size=recipe.vocab_size,
             metadata=metadata,
             first_document=self.num_documents,

@@ -56,8 +56,8 @@ class ShardWriter:
     Args:
         path: The shard to write; `close` replaces an existing file of this name.
         dtype: Item type: an integer, float or bool dtype of numpy, or `"bfloat16"`.
-        block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
         separator: Items that end each document, appended by this writer.
+        block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
         vocab_size: Items must be below `vocab_size`. Default: any value of the dtype.
         metadata: JSON values stored with the shard, at most 1 MiB as JSON.
         first_document: Number of the first document, for error messages.
@@ -76,9 +76,9 @@ class ShardWriter:
         self,
         path: str | os.PathLike[str],
         dtype: Any,
+        separator: tuple[int | float, ...] = (),
         *,
         block_size: int = DEFAULT_BLOCK_SIZE,
-        separator: tuple[int | float, ...] = (),
         vocab_size: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         first_document: int = 0,
