@@ -456,6 +456,28 @@ def test_metadata_that_only_a_write_may_set_are_refused(
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "appends"),
+    [
+        ("a.rox", {"separator": 2}, False),
+        ("a.rox", {"block_size": 512}, False),
+        ("a_*.rox", {"separator": 2}, False),
+        ("a_*.rox", {"block_size": 512}, True),
+    ],
+)
+def test_a_corpus_that_is_not_kept_names_only_ways_that_work(
+    tmp_path: Path, name: str, arguments: dict[str, Any], appends: bool
+) -> None:
+    corpus = Roxxel(tmp_path / name)
+    corpus.write([[1]], vocab_size=9)
+
+    with pytest.raises(FileExistsError, match="write elsewhere") as caught:
+        corpus.write([[1]], vocab_size=9, exist="keep", **arguments)
+
+    assert ("append" in str(caught.value)) == appends
+    assert corpus.num_tokens == 1
+
+
 def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -160,7 +160,7 @@ class CorpusWrite:
         manifest = corpus.existing()
         if manifest is None:
             return None
-        _check_kept(manifest, self.recipe.recorded, self.what, input_difference)
+        self._check_kept(manifest, input_difference)
         shards = manifest.shards.names
         missing = {*shards} - corpus.files.sizes(shards).keys()
         if missing:
@@ -305,6 +305,31 @@ class CorpusWrite:
             except BaseException:
                 place.discard_unlisted(new.sizes)
                 raise
+
+    def _check_kept(
+        self, manifest: Manifest, input_difference: Callable[[object], str] | None
+    ) -> None:
+        """Raise FileExistsError if a version was made with other arguments."""
+        versions, arguments = manifest.versions, self.recipe.recorded
+        for number, version in enumerate(versions, 1):
+            if version.arguments == arguments:
+                continue
+            many = len(versions) > 1
+            which = f"version {number} of {len(versions)} was " if many else ""
+            found = _difference(version.arguments, arguments, input_difference)
+            append = 'use exist="append" to add documents, '
+            raise FileExistsError(
+                f"{self.what}: {which}{found}; {append * self._may_append(manifest)}"
+                'write elsewhere, or use exist="replace", which deletes the shards '
+                "from under every run that trains on them"
+            )
+
+    def _may_append(self, manifest: Manifest) -> bool:
+        try:
+            _for_corpus(replace(self.recipe, exist="append"), manifest, self.what)
+        except ValueError:
+            return False
+        return self.corpus.may_grow
 
     def _check_free(self, path: Path) -> None:
         if self.recipe.exist == "error" and path.exists():
@@ -628,30 +653,6 @@ def _for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
                 "write_column, or write another corpus"
             )
     return decided
-
-
-def _check_kept(
-    manifest: Manifest,
-    arguments: Mapping[str, Any],
-    what: str,
-    input_difference: Callable[[object], str] | None,
-) -> None:
-    """Check that a write with `exist="keep"` may keep a corpus.
-
-    Raises FileExistsError if a version of the corpus was made with other arguments.
-    `input_difference` says how recorded inputs differ from those of this write.
-    """
-    versions = manifest.versions
-    for number, version in enumerate(versions, 1):
-        if version.arguments == arguments:
-            continue
-        which = f"version {number} of {len(versions)} was " if len(versions) > 1 else ""
-        found = _difference(version.arguments, arguments, input_difference)
-        raise FileExistsError(
-            f'{what}: {which}{found}; use exist="append" to add documents, write '
-            'elsewhere, or use exist="replace", which deletes the shards from under '
-            "every run that trains on them"
-        )
 
 
 def _difference(

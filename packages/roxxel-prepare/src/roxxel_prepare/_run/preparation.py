@@ -164,9 +164,10 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
     """
     keeps = write.recipe.exist == "keep"
     if keeps and inputs.stream is not None and write.corpus.existing() is not None:
+        append = 'exist="append" or ' * write.corpus.may_grow
         raise FileExistsError(
             f"{write.what}: the corpus exists already, and {inputs.stream} cannot "
-            'be compared with its inputs; use exist="append" or exist="replace", or '
+            f'be compared with its inputs; use {append}exist="replace", or '
             "write elsewhere"
         )
     return write.kept(inputs.difference)
