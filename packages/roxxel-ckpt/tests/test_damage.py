@@ -301,13 +301,13 @@ def test_a_step_is_saved_beside_one_that_cannot_be_read_and_none_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "10" / "checkpoint.json"
-    with checkpointer(tmp_path, max_to_keep=1, keep_best=0) as saving:
-        save_all(saving, 10)
+    with checkpointer(tmp_path, max_to_keep=2, keep_best=0) as saving:
+        save_all(saving, 5, 10)
         error = OSError(errno.EIO, "Input/output error", str(path))
         refuse_to_open(monkeypatch, path, error)
         save_all(saving, 20)
 
-    assert saving.steps() == [10, 20]
+    assert saving.steps() == [5, 10, 20]
     assert str(tmp_path / "10") in caplog.text
     assert "no old checkpoint was deleted" in caplog.text
 
