@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -82,7 +83,13 @@ def test_spikes_are_those_of_a_hand_computation(tmp_path: Path) -> None:
 
     assert skipped(tmp_path) == expected
     assert run.optimizer.step[...] == 70 - len(expected)
-    assert rows(tmp_path)[-1]["skipped"] == len(expected)
+    found = rows(tmp_path)
+    assert found[-1]["skipped"] == len(expected)
+    for before, row in pairwise([{"step": 0}, *found]):
+        steps = range(before["step"], row["step"])
+        counted = [losses[step] for step in steps if step + 1 not in expected]
+        mean = pytest.approx(np.mean(counted)) if counted else None
+        assert row.get("loss_mean") == mean
 
 
 def test_a_run_that_goes_on_skips_what_an_unbroken_one_skips(tmp_path: Path) -> None:
