@@ -209,7 +209,7 @@ def test_a_template_learns_exactly_what_the_assistant_says(
 CALL: dict[str, Any] = {
     "id": "abcdefghi",
     "type": "function",
-    "function": {"name": "add", "arguments": {"a": 1, "b": None, "c": [True]}},
+    "function": {"name": "add", "arguments": {"a": 1, "c": [True, None]}},
 }
 CALLING = [
     said("user", "1+1?"),
@@ -222,13 +222,24 @@ CALLING = [
 def test_calls_are_learned_as_json(render: Render) -> None:
     _, learned = render(QWEN_TOOLS, CALLING)
 
-    arguments = '{"a": 1, "b": null, "c": [true]}'
+    arguments = '{"a": 1, "c": [true, null]}'
     call = f'{{"name": "add", "arguments": {arguments}}}'
     assert learned == [
         f"<tool_call>\n{call}\n</tool_call><|im_end|>\n",
         "It is 2<|im_end|>\n",
         "[end]",
     ]
+
+
+def test_a_table_with_two_tools_invents_no_arguments(render: Render) -> None:
+    def call(**arguments: Any) -> dict[str, Any]:
+        return {"function": {"name": "add", "arguments": arguments}}
+
+    def rendered(**arguments: Any) -> str:
+        calls = said("assistant", "", tool_calls=[call(**arguments)])
+        return render(QWEN_TOOLS, [CALLING[0], calls])[0]
+
+    assert rendered(a=None, of={"x": 1, "y": None}) == rendered(of={"x": 1})
 
 
 def test_a_call_that_a_template_leaves_out_is_refused(render: Render) -> None:
@@ -258,11 +269,11 @@ PRINTING = [
     "{{ '%s' | format(m.calls) }}",
     "{{ '{}'.format(m.calls) }}",
     "{{ m.calls | map('string') | join }}",
-    "{{ m.calls[0].a }}",
-    "{{ m.calls[0].a | string }}",
+    "{{ m.calls[0].a[0] }}",
+    "{{ m.calls[0].a[0] | string }}",
     "{{ m.calls[0].b }}",
-    "{{ 'a' ~ m.calls[0].a }}",
-    "{{ 'a%s' % m.calls[0].a }}",
+    "{{ 'a' ~ m.calls[0].a[0] }}",
+    "{{ 'a%s' % m.calls[0].a[0] }}",
     "{{ [m.role, m.calls[0].b] | join }}",
     "{% set line = m.role ~ m.calls[0].b %}{{ line }}",
     "{{ tools }}",
@@ -272,14 +283,14 @@ PRINTING = [
 @pytest.mark.parametrize("printing", PRINTING)
 def test_what_python_would_spell_is_refused(render: Render, printing: str) -> None:
     template = f"{{% for m in messages %}}{{{{ m.content }}}}{printing}{{% endfor %}}"
-    calls = [{"a": None, "b": True}]
+    calls = [{"a": [None], "b": True}]
     chat = [message | {"calls": calls} for message in PAIR]
 
     with pytest.raises(ValueError, match="as Python spells it"):
         render(template, chat)
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("name", ["a[0]", "b"])
 def test_a_word_of_the_template_hides_no_value_that_it_prints(
     render: Render, name: str
 ) -> None:
@@ -287,7 +298,7 @@ def test_a_word_of_the_template_hides_no_value_that_it_prints(
         "None is True.{% for m in messages %}{{ m.content }}"
         f"{{{{ m.calls[0].{name} }}}}{{% endfor %}}"
     )
-    calls = [{"a": None, "b": True}]
+    calls = [{"a": [None], "b": True}]
     chat = [message | {"calls": calls} for message in PAIR]
 
     with pytest.raises(ValueError, match="as Python spells it"):
@@ -511,6 +522,28 @@ def test_weights_say_what_is_learned(render: Render, family: str) -> None:
         assert text == render(template, bare)[0]
     with pytest.raises(ValueError, match="nothing that the assistant says"):
         render(template, [said("user", "xx"), said("assistant", "yy", weight=0)])
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_answer_is_learned_as_any_other(render: Render, blank: str) -> None:
+    empty, last = said("assistant", blank), said("assistant", "two")
+
+    assert render(MARKED, [PAIR[0], empty])[1] == [f"{blank}<eos>", "[end]"]
+    chat = [PAIR[0], empty | {"weight": 0}, PAIR[0], last]
+    assert render(MARKED, chat)[1] == ["two<eos>", "[end]"]
+
+
+def test_a_chat_that_begins_with_the_assistant_says_what_is_unknown(
+    render: Render,
+) -> None:
+    looking = "{{ messages[0].role[:0] }}" + CHATML
+
+    with pytest.raises(ValueError, match=r"message 0 is rendered otherwise .*weight 0"):
+        render(looking, [said("assistant", "Hello"), *PAIR])
+    assert render(looking, [said("assistant", "Hello", weight=0), *PAIR])[1] == [
+        "two<|im_end|>\n",
+        "[end]",
+    ]
 
 
 def test_a_mark_around_several_messages_has_no_single_weight(render: Render) -> None:

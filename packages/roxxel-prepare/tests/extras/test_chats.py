@@ -239,26 +239,62 @@ def test_a_template_that_cannot_be_used_is_named(
     assert all(each in str(found.value) for each in named)
 
 
-def test_the_null_of_a_call_is_kept_and_that_of_a_message_is_not(
+def test_the_nulls_of_a_table_with_two_tools_are_no_arguments(
     tmp_path: Path, tokenizer: Path
 ) -> None:
-    calls = [{"function": {"name": "f", "arguments": {"a": None}}}]
-    text = """{% for each in messages %}{{ each.content if each.content is defined }}
+    def chat(**arguments: object) -> list[object]:
+        calls = [{"function": {"name": "f", "arguments": arguments}}]
+        said = {"role": "assistant", "content": None, "tool_calls": calls}
+        return [{"role": "user", "content": "do"}, said]
+
+    text = """{% for each in messages %}{{ each.content }}
 {%- if each.tool_calls %}{{ each.tool_calls[0].function | tojson }}{% endif %}
 {% endfor %}"""
-    chat = [{"role": "assistant", "content": None, "tool_calls": calls}]
+    chats = [chat(a=1), chat(b={"c": ["x"]})]
+    parquet.write_table(
+        arrow.table({"messages": chats}), file := tmp_path / "calls.parquet"
+    )
+
+    of_tokens: dict[str, Any] = {"tokenizer": tokenizer, "separator": None}
+    write_files(tmp_path / "c_*.rox", file, chat=template(tmp_path, text), **of_tokens)
+
+    written = parts(Roxxel(tmp_path / "c_*.rox"), tokenizer)
+    assert [text for text, is_learned in written if is_learned] == [
+        '{"name": "f", "arguments": {"a": 1}}',
+        '{"name": "f", "arguments": {"b": {"c": ["x"]}}}',
+    ]
+
+
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_template_that_writes_the_separator_gets_no_second_one(
+    tmp_path: Path, tokenizer: Path, has_more: bool
+) -> None:
+    text = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    chat = CHATS[1] + [{"role": "user", "content": "so"}] * has_more
 
     corpus = Roxxel(tmp_path / "c_*.rox")
     corpus.write(
         [{"messages": chat}],
         tokenizer=tokenizer,
         chat=template(tmp_path, text),
-        separator=None,
+        separator="<|im_end|>",
     )
 
-    assert parts(corpus, tokenizer) == [
-        ('{"name": "f", "arguments": {"a": null}}', True),
-    ]
+    one = [("one<|im_end|>", False), ("two<|im_end|>", True)]
+    one += [("so<|im_end|>", False)] * has_more
+    assert parts(corpus, tokenizer) == one
+
+
+def test_a_special_token_of_two_parts_is_refused(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    cut = [{"type": "text", "text": text} for text in ("a<|im_", "end|>b")]
+    chat = [{"role": "user", "content": cut}, CHATS[1][1]]
+
+    with pytest.raises(ValueError, match=r"message 0 .*'<\|im_end\|>'"):
+        Roxxel(tmp_path / "c_*.rox").write(
+            [{"messages": chat}], tokenizer=tokenizer, chat=True
+        )
 
 
 def test_a_chat_of_parts_is_that_of_its_texts(tmp_path: Path, tokenizer: Path) -> None:

@@ -81,7 +81,7 @@ def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
     if says_ending:
         if recipe.separator is Separator.OF_TOKENIZER:
             note(tokenizer.ending())
-        if intake.added_end is not None:
+        if intake.added_end is not None and not recipe.fields.chat:
             note(
                 f"{tokenizer.name} ends each document with the separator "
                 f"({separator}) by itself; no second one follows"
@@ -115,8 +115,9 @@ def intake_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Intake:
             "write again"
         )
     is_token = type(recipe.separator) is int
-    if tokenizer is not None and is_token and not recipe.fields.chat:
-        end = tokenizer.added_end()
+    if tokenizer is not None and is_token:
+        # Many templates end a turn with the token that ends a text.
+        end = recipe.separator if recipe.fields.chat else tokenizer.added_end()
     return Intake(recipe, tokenizer, end if end == recipe.separator else None)
 
 
@@ -166,8 +167,8 @@ class Intake:
     in the recipe, the item type with items. Without a `tokenizer`, `str` documents are
     encoded as UTF-8. A tokenizer that supports batches encodes up to 256
     texts, or about 1 MiB, at a time. `added_end` is the separator if the tokenizer puts
-    it at the end of each text. It is then removed, because the writer appends the
-    separator.
+    it at the end of each text, or if a chat template may. It is then removed, because
+    the writer appends the separator.
     """
 
     recipe: Recipe

@@ -31,6 +31,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -153,8 +154,8 @@ class ChatTemplate:
         """Return the text of a chat, and the spans of what the assistant says.
 
         If the assistant speaks last, the last span ends one character after the text:
-        the loss then counts the end of the document too. A field of a message that is
-        None is left out, because a table cannot tell it from a missing field.
+        the loss then counts the end of the document too. What is None in an object is
+        left out at every depth, because a table cannot tell it from a missing field.
 
         Raises:
             ValueError: The messages cannot be rendered, contain a refused text, or
@@ -202,7 +203,8 @@ class ChatTemplate:
             problem = problem or _problem_of_weight(table.get("weight", 1))
             if problem:
                 raise ValueError(f"{what} {problem}")
-            self._check_texts(number, table)
+            # A special token must not come from two parts either.
+            self._check_texts(number, [table, _joined(table.get("content", ""))])
             found.append(table)
         return found
 
@@ -324,6 +326,9 @@ class ChatTemplate:
             {int(number) for number in _NEEDLES.findall(whole[start:stop])}
             for start, stop in marked
         ]
+        answers = [at for at, each in enumerate(messages) if each["role"] == _ASSISTANT]
+        if len(inside) == len(answers):  # A blank answer has no marker text.
+            inside = [found or {at} for found, at in zip(inside, answers, strict=True)]
         if unlearned:
             if len(inside) != len(spans) or not all(
                 each and (each <= unlearned or each.isdisjoint(unlearned))
@@ -347,8 +352,10 @@ class ChatTemplate:
         learned = {at for at, each in enumerate(messages) if each["role"] == _ASSISTANT}
         learned -= unlearned
         for number in sorted(learned):
-            before = self._rendered(messages[:number], is_asked=True)
-            after = self._rendered(messages[: number + 1])
+            before = after = "?"
+            with suppress(ValueError):  # A template may refuse a chat that ends here.
+                before = self._rendered(messages[:number], is_asked=True)
+                after = self._rendered(messages[: number + 1])
             if not (text.startswith(after) and after.startswith(before)):
                 raise ValueError(
                     f"message {number} is rendered otherwise when others follow or "
@@ -510,34 +517,34 @@ def _without_marks(text: str) -> tuple[str, _Spans]:
 
 
 def _given_fields(what: str, message: object) -> dict[str, Any] | None:
-    """Return the fields of a message that are not null or empty lists.
+    """Return the fields of a message, without nulls and without empty lists.
 
-    Nulls are left out of the parts of its content too. None if it is no message.
+    None if it is no message.
     """
     if not isinstance(message, Mapping):
         return None
     fields = cast("Mapping[str, object]", message)
-    given = {
-        name: value
-        for name, value in fields.items()
-        if value is not None and value != []
-    }
-    parts = given.get("content")
-    if isinstance(parts, (list, tuple)):
-        given["content"] = [_given(part) for part in cast("list[object]", parts)]
+    given = {name: value for name, value in fields.items() if value != []}
     try:
-        return as_value(given)
+        return as_value(_given(given))
     except ValueError as error:
         raise ValueError(
             f"{what} holds {error}; pass texts, numbers, lists and objects"
         ) from None
 
 
-def _given(part: object) -> object:
-    if not isinstance(part, Mapping):
-        return part
-    fields = cast("Mapping[str, Any]", part)
-    return {name: value for name, value in fields.items() if value is not None}
+def _given(value: object) -> object:
+    """Return a value without the nulls in its objects.
+
+    A table has one type for all rows, so an object in it has every field that the
+    object of any other row has, as a null.
+    """
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, object]", value).items()
+        return {name: _given(each) for name, each in fields if each is not None}
+    if isinstance(value, (list, tuple)):
+        return [*map(_given, cast("list[object]", value))]
+    return value
 
 
 def _problem_of_content(content: object) -> str:
