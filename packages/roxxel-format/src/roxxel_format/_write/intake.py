@@ -114,11 +114,11 @@ def intake_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Intake:
             "where and when this write began; copy that tokenizer to every machine, or "
             "write again"
         )
-    is_token = type(recipe.separator) is int
-    if tokenizer is not None and is_token:
+    separator = recipe.separator
+    if tokenizer is not None and type(separator) is int:
         # Many templates end a turn with the token that ends a text.
-        end = recipe.separator if recipe.fields.chat else tokenizer.added_end()
-    return Intake(recipe, tokenizer, end if end == recipe.separator else None)
+        end = separator if recipe.fields.chat else tokenizer.added_end()
+    return Intake(recipe, tokenizer, end if end == separator else None)
 
 
 def load_tokenizer(recipe: Recipe) -> Tokenizer | None:
