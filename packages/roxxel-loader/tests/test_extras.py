@@ -37,6 +37,26 @@ COLUMNS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("reads", ["arrow", "parquet", "polars"])
+def test_a_null_in_a_list_is_none_and_changes_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    great = 2**53 + 1
+    table = pa.table({"y": pa.array([[great, None], [1, 2]], pa.list_(pa.int64()))})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pq.write_table(table, tmp_path / "y.parquet")
+    dataset: LazyDataset[dict[str, Any]] = {
+        "arrow": lambda: ArrowDataset(table),
+        "parquet": lambda: ParquetDataset("~/y.parquet"),
+        "polars": lambda: PolarsDataset(cast("pl.DataFrame", pl.from_arrow(table))),
+    }[reads]()
+
+    assert dataset[0]["y"] == [great, None]
+    assert isinstance(dataset[1]["y"], np.ndarray)
+    with pytest.raises(TypeError, match=r"item 0\['y'\]\[1\] is None"):
+        list(Dataloader(dataset, 2))
+
+
 def check(dataset: LazyDataset[dict[str, Any]]) -> None:
     """Check rows, batches, bounds and pickling of the table above."""
     assert len(dataset) == 20

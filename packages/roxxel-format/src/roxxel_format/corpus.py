@@ -438,7 +438,7 @@ class Roxxel(TokenReader):
         self._open().will_need(starts, length, documents=documents)
 
     def estimate_steps(self, seq_len: int, batch_size: int) -> int:
-        """Return `num_tokens // (seq_len * batch_size)`, an upper bound.
+        """Return `num_tokens // (seq_len * batch_size)`, about the steps of an epoch.
 
         The plan of a curriculum has the exact number.
         """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 from roxxel_store.arguments import as_integer
+from roxxel_store.urls import expanded
 
 try:
     import pyarrow as pa
@@ -22,7 +24,6 @@ from ._dataset import as_rows, load_parts
 from ._lazy import BulkDataset, CachedDataset
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     Path = str | os.PathLike[str]
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class ArrowDataset(BulkDataset[dict[str, Any]]):
     """The rows of an Arrow table, each a dict from column to value.
 
-    Values of list columns are numpy arrays, which `Dataloader` can stack.
+    Values of list columns are numpy arrays, which `Dataloader` can stack; a list with
+    a null is a list with None, as a null is None.
 
     Args:
         table: A table, or the path of an Arrow IPC file, which is memory-mapped: each
@@ -48,7 +50,7 @@ class ArrowDataset(BulkDataset[dict[str, Any]]):
     ) -> None:
         whole: Any = table
         if not isinstance(table, pa.Table):
-            with pa.memory_map(str(table)) as file:
+            with pa.memory_map(str(expanded(table))) as file:
                 whole = pa.ipc.open_file(file).read_all()
         self._table = whole if columns is None else whole.select(list(columns))
 
@@ -90,8 +92,8 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
         max_groups: int = 4,
     ) -> None:
         max_groups = as_integer("max_groups", max_groups, 1)
-        several = paths if isinstance(paths, list | tuple) else [paths]
-        groups = _RowGroups([str(path) for path in several], columns)
+        several = [paths] if isinstance(paths, str | os.PathLike) else paths
+        groups = _RowGroups([str(expanded(path)) for path in several], columns)
         self._stops = list(accumulate(groups.sizes))
         self._groups = CachedDataset(groups, max_groups)
 
@@ -151,8 +153,11 @@ def _rows(table: pa.Table, positions: list[int]) -> list[dict[str, Any]]:
 def _values(column: pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        return [
-            cell.values.to_numpy(zero_copy_only=False) if cell.is_valid else None
-            for cell in column
-        ]
+        return [*map(_array, column)]
     return column.to_pylist()
+
+
+def _array(cell: Any) -> Any:
+    # NumPy would make NaN of a null, and floats of the integers beside it.
+    has_null = not cell.is_valid or cell.values.null_count
+    return cell.as_py() if has_null else cell.values.to_numpy(zero_copy_only=False)

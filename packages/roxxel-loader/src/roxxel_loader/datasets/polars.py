@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class PolarsDataset(BulkDataset[dict[str, Any]]):
     """The rows of a data frame, each a dict from column to value.
 
-    Values of list and array columns are numpy arrays, which `Dataloader` can stack.
+    Values of list and array columns are numpy arrays, which `Dataloader` can stack; a
+    list with a null is a list with None, as a null is None.
 
     Args:
         frame: The data frame; a lazy frame is collected by the constructor.
@@ -54,5 +55,12 @@ class PolarsDataset(BulkDataset[dict[str, Any]]):
 
 def _values(column: pl.Series) -> list[Any]:
     if isinstance(column.dtype, pl.List | pl.Array):
-        return [None if cell is None else cell.to_numpy() for cell in column]
+        return [*map(_array, column)]
     return column.to_list()
+
+
+def _array(cell: pl.Series | None) -> Any:
+    if cell is None:
+        return None
+    # NumPy would make NaN of a null, and floats of the integers beside it.
+    return cell.to_list() if cell.null_count() else cell.to_numpy()
