@@ -6,8 +6,7 @@ are those of a Hugging Face class such as `LlamaForCausalLM`, so `roxxel export`
 a folder that the library transformers reads.
 """
 
-from roxxel.models._layers import rotate
-from roxxel.models._llama import Llama
+from roxxel.models._llama import Llama, rotate
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, make_optimizer
 from roxxel.models._recipe import llama, remade

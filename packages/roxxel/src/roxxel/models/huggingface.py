@@ -24,8 +24,7 @@ from roxxel_store.files import MAX_BYTES, matches_in, open_file, read_file
 from roxxel_store.records import find_object, parse_object
 from roxxel_store.urls import check_on_disk
 
-from roxxel.models._layers import frequencies
-from roxxel.models._llama import Llama
+from roxxel.models._llama import Llama, frequencies
 from roxxel.recipe.llama_config import (
     LlamaConfig,
     NormPlacement,
