@@ -51,6 +51,7 @@ Reading or planning a config file does not start an accelerator.
 from __future__ import annotations
 
 from roxxel.config._blends import Blend, blends_of
+from roxxel.config._code import check_trusted, code_digest
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
@@ -65,7 +66,6 @@ from roxxel.config._model_args import (
     check_model_data,
     recipe_rate,
 )
-from roxxel.config._model_code import code_digest
 from roxxel.config._open import (
     HeldOut,
     begun_state,
@@ -112,7 +112,6 @@ from roxxel.config._trainer import (
     make_trainer,
     with_total_steps,
 )
-from roxxel.config._trust import check_trusted
 
 __all__ = [
     "NOT_LEARNED",

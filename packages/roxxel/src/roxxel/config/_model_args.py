@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.arguments import nearest
 
+from roxxel.config._code import parsed
 from roxxel.config._declaration import ConfigError
-from roxxel.config._model_code import parsed
 from roxxel.config._modules import module_file
 from roxxel.recipe.learning_rate import RECIPE, LearningRate, rate_of
 from roxxel.recipe.llama_config import LlamaConfig, llama_config

@@ -2,21 +2,93 @@
 
 A module that a user writes imports JAX, and may print or load files, so `roxxel plan`
 and a sweep read its source instead.
+
+A run's folder may come from anybody, and its config names functions and their
+arguments. Without trust, only code of the user's own projects runs. A module in the
+run's folder does not. Nor does a function of an installed package or of Python itself,
+such as `subprocess.run`, which can do anything with a stranger's arguments. It stays
+untrusted even if a module of the user imports it.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
+import os
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel.config._modules import module_file
+from roxxel_train import RunFolderError
+
+from roxxel.config._modules import module_file, module_files
+from roxxel.recipe.learning_rate import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from roxxel.config._declaration import RunConfig
+
+_INSTALLED = {"site-packages", "dist-packages"}
+_NOT_YOURS = "is installed, and no project of yours"
+_OURS = Path(__file__).parents[1]
+
+
+def check_trusted(config: RunConfig, run: Path) -> None:
+    """Check that a run's config names only code of the user's own projects.
+
+    This function imports nothing.
+
+    Args:
+        config: The config, whose functions will be imported.
+        run: The run's folder.
+
+    Raises:
+        RunFolderError: A function lies in the run's folder or in an installed package;
+            the message names its file.
+    """
+    # A named function may be imported from another module, so all of them must be
+    # trusted: the named one, and the one that defines the function.
+    definitions = [
+        (text, module, function)
+        for text in _functions_of(config)
+        for module, function in _definitions_of(config.folder, text)
+    ]
+    for text, module, function in definitions:
+        files = module_files(config.folder, module)
+        # Our own recipe is trusted, unless a module of this name hides it.
+        is_recipe = f"{module}:{function}" == RECIPE
+        if is_recipe and files[-1:] == [_OURS / "models" / "__init__.py"]:
+            continue
+        doubts = {str(file): _doubt(file, run) for file in files if file is not None}
+        # A module without files is part of Python, or missing: then its import fails.
+        if not files and not _is_absent(module):
+            doubts = {"Python itself": _NOT_YOURS}
+        for where, why in doubts.items():
+            if why is not None:
+                raise RunFolderError(
+                    f"{run}: the config of this run calls {text} from {where}, which "
+                    f"{why}; a stranger's code can do whatever you can, so look at "
+                    "this code and at [model_args], and give --trust (trust=True in "
+                    "Python) if you trust both"
+                )
+
+
+def code_digest(config: RunConfig) -> str:
+    """Return a digest of the model's code, which comments and layout do not change.
+
+    The code is that of the modules that define the model's function, `eval_fn` and
+    `train_step`, and of what they import from the config's folder or from their own
+    package. So another machine or another version of JAX has the same digest. Names
+    that are imported at run time (`importlib`), and files that the code reads, are not
+    part of it.
+    """
+    digest = hashlib.sha256()
+    for name, code in sorted(_modules(config.folder, _functions_of(config))):
+        digest.update(f"{name} {len(code)}\n".encode())
+        digest.update(code)
+    return digest.hexdigest()
 
 
 def parsed(file: Path) -> ast.Module | None:
@@ -27,24 +99,24 @@ def parsed(file: Path) -> ast.Module | None:
         return None
 
 
-def functions_of(config: RunConfig) -> list[str]:
+def _functions_of(config: RunConfig) -> list[str]:
     """Return each `"module:function"` that a config names."""
     named = [config.model, config.trainer.eval_fn, config.trainer.train_step]
     return [*filter(None, named)]
 
 
-def definitions_of(folder: Path, text: str, last: str) -> list[tuple[str, str]]:
+def _definitions_of(folder: Path, text: str) -> list[tuple[str, str]]:
     """Return the modules that may define a `"module:function"`, and its names there.
 
     A module may import the function from a second one, which may import it from a
-    third. Imports of `last`, another `"module:function"`, are not followed.
+    third.
     """
     module, _, function = text.partition(":")
     found = [(module, function)]
     for name, wanted in found:
         file = module_file(folder, name)
         tree = parsed(file) if file else None
-        if file is None or tree is None or f"{name}:{wanted}" == last:
+        if file is None or tree is None or f"{name}:{wanted}" == RECIPE:
             continue
         named = {bound for node in tree.body for bound in _bound(node)}
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
@@ -59,20 +131,27 @@ def definitions_of(folder: Path, text: str, last: str) -> list[tuple[str, str]]:
     return found
 
 
-def code_digest(config: RunConfig) -> str:
-    """Return a digest of the model's code, which comments and layout do not change.
+def _doubt(file: Path, run: Path) -> str | None:
+    """Return why a file may hold a stranger's code; None if it does not."""
+    own = Path(os.path.abspath(file))  # noqa: PTH100 - keeps links
+    # A link lies in one folder and leads to another.
+    places = [each.parent.resolve() / each.name for each in (own, *own.parents)]
+    if any(each.is_relative_to(run.resolve()) for each in [*places, file.resolve()]):
+        return "lies in the run's folder"
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    if _INSTALLED & {*own.parts, *file.resolve().parts} or any(
+        file.resolve().is_relative_to(Path(folder).resolve())
+        for folder in (*installed, _OURS)
+    ):
+        return _NOT_YOURS
+    return None
 
-    The code is that of the modules that define the model's function, `eval_fn` and
-    `train_step`, and of what they import from the config's folder or from their own
-    package. So another machine or another version of JAX has the same digest. Names
-    that are imported at run time (`importlib`), and files that the code reads, are not
-    part of it.
-    """
-    digest = hashlib.sha256()
-    for name, code in sorted(_modules(config.folder, functions_of(config))):
-        digest.update(f"{name} {len(code)}\n".encode())
-        digest.update(code)
-    return digest.hexdigest()
+
+def _is_absent(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is None
+    except ValueError:  # `__main__`
+        return False
 
 
 def _modules(folder: Path, functions: Iterable[str]) -> Iterator[tuple[str, bytes]]:
