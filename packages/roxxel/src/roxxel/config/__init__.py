@@ -50,7 +50,6 @@ Reading or planning a config file does not start an accelerator.
 
 from __future__ import annotations
 
-from roxxel.config._blends import Blend, blends_of
 from roxxel.config._code import check_trusted, code_digest
 from roxxel.config._declaration import (
     ConfigError,
@@ -89,9 +88,11 @@ from roxxel.config._parse import (
     used_config,
 )
 from roxxel.config._sweep import (
+    Blend,
     Drawn,
     Grid,
     SweepConfig,
+    blends_of,
     check_known,
     sweep_from,
     sweep_table,

@@ -1,21 +1,39 @@
-"""The file of a sweep: which blends to try, on which run, and how small."""
+"""Which blends a sweep tries: its file, and what follows from it and the sources.
+
+Shares are multiples of 0.0001 that sum to 1, so a config shows them as they are. The
+sources are in the order of their fingerprints, so names do not matter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from roxxel_store.arguments import Amount, Count, Rule, check, nearest, read
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
 from roxxel.config._parse import parsed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
 
 Weights = dict[str, float]
 """Shares by source."""
+
+Blend = tuple[tuple[float, ...], ...]
+"""The shares of the sources in each phase, in one order of the sources."""
+
+_UNITS = 10_000
+_MOST_OF_A_GRID = 10_000
+_MOST_DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -178,6 +196,47 @@ def sweep_from(found: SweepFile, file: Path, base: RunConfig) -> SweepConfig:
     )
 
 
+def blends_of(
+    sweep: SweepConfig, names: Sequence[str], tokens: Mapping[str, int]
+) -> list[Blend]:
+    """Return the blends of a sweep, each once: given, on the grid, drawn.
+
+    Args:
+        sweep: The file.
+        names: Names of the sources, in the order of the shares.
+        tokens: Tokens of each source; they give its natural share.
+
+    Raises:
+        ConfigError: The grid is empty or too large.
+    """
+    phases = len(sweep.base.schedule.phases)
+    found: list[Blend] = []
+    for tables in sweep.blends:
+        rows = [_exact(np.array([t.get(n, 0.0) for n in names])) for t in tables]
+        found.append(tuple(rows if len(rows) == phases else rows * phases))
+    if sweep.grid is not None:
+        found += [(row,) * phases for row in _on_grid(sweep.grid, len(names))]
+    if sweep.drawn is not None:
+        natural = np.array([tokens[name] for name in names], np.float64)
+        found += _drawn(sweep.drawn, natural / natural.sum(), phases)
+    return list(dict.fromkeys(found))
+
+
+def check_known(name: str, known: list[str], where: str, file: str) -> None:
+    """Raise ConfigError for an unknown name; the message suggests the nearest one.
+
+    >>> try:
+    ...     check_known("cod", ["web", "code"], "target", "run.toml")
+    ... except ConfigError as error:
+    ...     print(error)
+    target names 'cod', which run.toml does not have; did you mean 'code'?
+    """
+    if name in known:
+        return
+    hint = nearest(name, known) or f"it has {', '.join(known)}"
+    raise ConfigError(f"{where} names {name!r}, which {file} does not have; {hint}")
+
+
 def _check_base(base: RunConfig) -> None:
     base.needed("model")
     if base.proxy is not None:
@@ -223,16 +282,53 @@ def _blend(
     return tuple(map(dict, tables))
 
 
-def check_known(name: str, known: list[str], where: str, file: str) -> None:
-    """Raise ConfigError for an unknown name; the message suggests the nearest one.
+def _on_grid(grid: Grid, num_sources: int) -> Iterator[tuple[float, ...]]:
+    free = grid.parts - num_sources * round(grid.least * grid.parts)
+    if free < 0:
+        raise ConfigError(
+            f"grid.least is {grid.least:g}, and {num_sources} sources of this share "
+            "are more than a blend; give less"
+        )
+    least = round(grid.least * grid.parts)
+    # Where the bars stand between `free` parts: Scheffé's simplex lattice.
+    places = combinations(range(free + num_sources - 1), num_sources - 1)
+    for number, bars in enumerate(places):
+        if number == _MOST_OF_A_GRID:
+            raise ConfigError(
+                f"a grid of {grid.parts} parts over {num_sources} sources has more "
+                f"than {_MOST_OF_A_GRID:,} blends; give fewer parts, or [drawn]"
+            )
+        edges = np.array([-1, *bars, free + num_sources - 1])
+        yield _exact((np.diff(edges) - 1 + least).astype(np.float64))
 
-    >>> try:
-    ...     check_known("cod", ["web", "code"], "target", "run.toml")
-    ... except ConfigError as error:
-    ...     print(error)
-    target names 'cod', which run.toml does not have; did you mean 'code'?
-    """
-    if name in known:
-        return
-    hint = nearest(name, known) or f"it has {', '.join(known)}"
-    raise ConfigError(f"{where} names {name!r}, which {file} does not have; {hint}")
+
+def _drawn(drawn: Drawn, natural: Floats, phases: int) -> list[Blend]:
+    """Return Dirichlet draws; `RandomState` draws the same in every NumPy."""
+    random = np.random.RandomState(drawn.seed)
+    found: list[Blend] = []
+    while len(found) < drawn.number:
+        rows = [
+            _gamma(random, drawn.concentration * natural)
+            for _ in range(phases if drawn.each_phase else 1)
+        ]
+        found.append(tuple(map(_exact, rows * (phases // len(rows)))))
+    return found
+
+
+def _gamma(random: Any, alpha: Floats) -> Floats:
+    for _ in range(_MOST_DRAWS):  # A small concentration may draw zeros alone.
+        drawn = random.standard_gamma(alpha)
+        if drawn.sum():
+            return drawn
+    raise ConfigError(
+        "drawn.concentration is so small that every draw is zero; give 0.1 or more"
+    )
+
+
+def _exact(weights: Floats) -> tuple[float, ...]:
+    """Return shares that are multiples of 0.0001 and sum to 1, by largest remainder."""
+    wanted = weights / weights.sum() * _UNITS
+    units = np.floor(wanted).astype(np.int64)
+    order = np.argsort(units - wanted, kind="stable")
+    units[order[: _UNITS - units.sum()]] += 1
+    return tuple((units / _UNITS).tolist())
