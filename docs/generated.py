@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from roxxel.cli import parsers
 from roxxel.config import TOP_KEYS, MeshConfig, RunConfig, TrainerConfig
-from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
+from roxxel.models import LlamaConfig, OptimizerConfig, llama, next_token_loss
 from roxxel.recipe.learning_rate import LearningRate
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
@@ -207,7 +207,7 @@ def config() -> str:
             for name in ("dtype", "offset")
         },
     }
-    declared = (LlamaConfig, LearningRate, make_optimizer, llama)
+    declared = (LlamaConfig, LearningRate, OptimizerConfig, llama)
     of_model = list(dict.fromkeys(chain(*map(_names, reversed(declared)))))
     parts = {
         "Above the tables": keys(TOP_KEYS, top, usual, TOP_KEYS),

@@ -16,6 +16,7 @@ from roxxel.config import (
     open_curriculum,
     open_sampler,
 )
+from roxxel.recipe import KEYS
 from roxxel.recipe.learning_rate import LearningRate
 from roxxel_format import Roxxel
 
@@ -78,12 +79,17 @@ def test_a_plan_and_a_start_refuse_a_key_of_the_model_with_the_same_words(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["model_args.preset=micro"], ["preset 'micro'", "tiny, small"]),
+        (["model_args.preset=micro"], ["preset must be", "'micro'", '"tiny"']),
         (["model_args.vocab_size=40"], ["up to 49", "vocab_size = 40", "at least 50"]),
         (["model_args.context=8"], ["seq_len = 16", "context is 8", "context = 15"]),
         (["model_args.eos_token_id=300"], ["eos_token_id=300", "vocab_size=257"]),
         (["model_args.eos_token_id=7"], ["eos_token_id = 7", "token 49", "'self'"]),
         (["model_args.peak_rate=-1"], ["peak_rate must be"]),
+        (["model_args.clip=-1"], ["clip must be", "got -1"]),
+        (["model_args.ema=1"], ["ema must be", "below 1"]),
+        (["model_args.decays=matrix"], ["decays must be", "mean 'matrices'"]),
+        (["model_args.z_loss=-1"], ["z_loss must be"]),
+        (["model_args.loss_chunk=0"], ["loss_chunk must be an integer of 1 or more"]),
     ],
 )
 def test_a_plan_and_a_start_refuse_a_model_that_cannot_run_with_the_same_words(
@@ -253,15 +259,14 @@ def test_a_plan_finds_no_fault_with_a_function_that_it_cannot_read(
 
 
 def test_keys_of_the_recipe_are_those_that_its_function_takes() -> None:
-    from roxxel.config._model_args import recipe_keys
-    from roxxel.models import LlamaConfig, llama, make_optimizer
+    from roxxel.models import LlamaConfig, OptimizerConfig, llama
 
     def named(function: Callable[..., object]) -> set[str]:
         parameters = inspect.signature(function).parameters.values()
         return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
 
-    taken = [LlamaConfig, LearningRate, make_optimizer, llama]
-    assert set(recipe_keys()) == set.union(*map(named, taken))
+    taken = [LlamaConfig, LearningRate, OptimizerConfig, llama]
+    assert {*KEYS} == set.union(*map(named, taken))
 
 
 def test_a_plan_is_json_for_programs(

@@ -91,7 +91,24 @@ def code_digest(config: RunConfig) -> str:
     return digest.hexdigest()
 
 
-def parsed(file: Path) -> ast.Module | None:
+def keywords_of(folder: Path, text: str) -> list[str] | None:
+    """Return the keywords that a `"module:function"` accepts.
+
+    None if it accepts any, or if they are unknown: a decorator may change them, and a
+    class may inherit them.
+    """
+    module, _, function = text.partition(":")
+    file = module_file(folder, module)
+    tree = _parsed(file) if file is not None and file.suffix == ".py" else None
+    body = [] if tree is None else tree.body
+    match [each for each in body if getattr(each, "name", "") == function]:
+        case [ast.FunctionDef(args=given, decorator_list=[])] if given.kwarg is None:
+            return [each.arg for each in (*given.args, *given.kwonlyargs)]
+        case _:
+            return None
+
+
+def _parsed(file: Path) -> ast.Module | None:
     """Return the source of a module; None if it cannot be read."""
     try:
         return ast.parse(file.read_bytes())
@@ -115,7 +132,7 @@ def _definitions_of(folder: Path, text: str) -> list[tuple[str, str]]:
     found = [(module, function)]
     for name, wanted in found:
         file = module_file(folder, name)
-        tree = parsed(file) if file else None
+        tree = _parsed(file) if file else None
         if file is None or tree is None or f"{name}:{wanted}" == RECIPE:
             continue
         named = {bound for node in tree.body for bound in _bound(node)}
@@ -167,7 +184,7 @@ def _modules(folder: Path, functions: Iterable[str]) -> Iterator[tuple[str, byte
             name.partition(".")[0] in packages or file.is_relative_to(own)
         ):
             continue
-        tree = parsed(file)
+        tree = _parsed(file)
         if tree is None:  # such as a module in C
             yield name, file.read_bytes() if file.is_file() else b""
             continue

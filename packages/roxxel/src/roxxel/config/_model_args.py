@@ -8,17 +8,14 @@ the sizes without JAX, and compares them with the corpora.
 
 from __future__ import annotations
 
-import ast
-from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.arguments import nearest
+from roxxel_store.arguments import Table, check_table, nearest
 
-from roxxel.config._code import parsed
+from roxxel.config._code import keywords_of
 from roxxel.config._declaration import ConfigError
-from roxxel.config._modules import module_file
-from roxxel.recipe.learning_rate import RECIPE, LearningRate, rate_of
+from roxxel.recipe import KEYS, OptimizerConfig, among
+from roxxel.recipe.learning_rate import RECIPE, LearningRate
 from roxxel.recipe.llama_config import LlamaConfig, llama_config
 
 if TYPE_CHECKING:
@@ -34,13 +31,12 @@ def check_model_args(config: RunConfig) -> None:
     """Raise ConfigError if the function that `model` names refuses its keys.
 
     This function imports nothing, and accepts a function that it cannot find. For the
-    recipe of `roxxel.models` it also checks the sizes.
+    recipe of `roxxel.models` it also checks the values.
     """
     if config.model == RECIPE:
-        check_keys(config, recipe_keys())
         _recipe_model(config)
     elif config.model is not None:
-        known = _accepted(config, config.model)
+        known = keywords_of(config.folder, config.model)
         if known is not None:
             check_keys(config, known)
 
@@ -86,7 +82,8 @@ def recipe_rate(config: RunConfig, total_steps: int) -> LearningRate:
         ConfigError: A value is out of range.
     """
     try:
-        return rate_of({"total_steps": total_steps, **config.model_args})
+        own = {"total_steps": total_steps, **config.model_args}
+        return LearningRate(**among(LearningRate, own))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.file}: {error}") from error
 
@@ -137,10 +134,13 @@ def _shown(tokens: Sequence[int]) -> str:
 
 
 def _recipe_model(config: RunConfig) -> LlamaConfig:
-    own = {"preset", *(each.name for each in fields(LlamaConfig))}
-    given = {name: x for name, x in config.model_args.items() if name in own}
+    args = config.model_args
+    check_keys(config, KEYS)
     try:
-        return llama_config(**given)
+        check_table(Table(KEYS), args)
+        OptimizerConfig(**among(OptimizerConfig, args))
+        preset = args.get("preset", "small")
+        return llama_config(preset, **among(LlamaConfig, args))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.file}: {error}") from error
 
@@ -156,38 +156,3 @@ def check_keys(config: RunConfig, accepted: Collection[str]) -> None:
                 f"{config.file}: [model_args] has the key {key!r}, which "
                 f"{config.model} does not accept; {hint}"
             )
-
-
-def recipe_keys() -> list[str]:
-    """Return the keys of `[model_args]` that `roxxel.models.llama` accepts."""
-    models = Path(__file__).parents[1] / "models"
-    names = [each.name for kind in (LearningRate, LlamaConfig) for each in fields(kind)]
-    # These two functions cannot be imported without JAX.
-    names += _declared(parsed(models / "_recipe.py"), "llama")[0]
-    names += _declared(parsed(models / "_optimizer.py"), "make_optimizer")[0]
-    return list(dict.fromkeys(names))
-
-
-def _accepted(config: RunConfig, model: str) -> list[str] | None:
-    """Return the keywords of the model's function; None if it takes any, or unknown."""
-    module, _, function = model.partition(":")
-    file = module_file(config.folder, module)
-    if file is None or file.suffix != ".py":
-        return None
-    names, takes_all = _declared(parsed(file), function)
-    return None if takes_all else names
-
-
-def _declared(module: ast.Module | None, name: str) -> tuple[list[str], bool]:
-    """Return the keywords of a function, and whether it accepts any keyword.
-
-    A decorator may change them, and a class may inherit them.
-    """
-    body = [] if module is None else module.body
-    found = [each for each in body if getattr(each, "name", "") == name]
-    match found:
-        case [ast.FunctionDef(args=given, decorator_list=[])]:
-            named = [*given.args, *given.kwonlyargs]
-            return [each.arg for each in named], given.kwarg is not None
-        case _:
-            return [], True

@@ -10,12 +10,14 @@ from roxxel.models._llama import Llama, rotate
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, make_optimizer
 from roxxel.models._recipe import llama, remade
+from roxxel.recipe import OptimizerConfig
 from roxxel.recipe.llama_config import PRESETS, LlamaConfig, RopeScaling
 
 __all__ = [
     "PRESETS",
     "Llama",
     "LlamaConfig",
+    "OptimizerConfig",
     "RecipeOptimizer",
     "RopeScaling",
     "llama",

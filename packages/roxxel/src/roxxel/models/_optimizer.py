@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import fields
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,21 +12,19 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from optax import contrib
+from roxxel_store.arguments import nearest
 
-from roxxel.recipe._checks import check_choice, check_number
-from roxxel.recipe.learning_rate import LearningRate, rate_of
+from roxxel.recipe import OptimizerConfig, among
+from roxxel.recipe.learning_rate import LearningRate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _OTHER_USES = {"dpsgd", "lbfgs", "noisy_sgd", "schedule_free", "sophia"}
 """Functions of optax whose updates need more than gradients, parameters and a loss."""
 
 _TABLES = ("embed_tokens", "lm_head")
 """Matrices with a row for each token."""
-
-DECAYS = ("matrices", "hidden", "all")
-"""Which parameters the weight decay shrinks."""
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"b2": 0.95},
@@ -49,7 +46,7 @@ class RecipeOptimizer(nnx.Optimizer[Any]):
     Args:
         model: The model whose parameters it updates.
         total_steps: Step at which the learning rate is final.
-        **recipe: Further arguments of `make_optimizer`.
+        **recipe: Fields of `OptimizerConfig` and of `LearningRate`.
 
     >>> model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
     >>> optimizer = RecipeOptimizer(model, 100, optimizer="lion", peak_rate=1e-4)
@@ -60,7 +57,7 @@ class RecipeOptimizer(nnx.Optimizer[Any]):
     def __init__(self, model: nnx.Module, total_steps: int, **recipe: Any) -> None:
         tx = make_optimizer(total_steps, **recipe)
         super().__init__(model, tx, wrt=nnx.Param)
-        self.learning_rate = rate_of({**recipe, "total_steps": total_steps})
+        self.learning_rate = _declared(total_steps, recipe)[1]
         self.made_by: str | None = None
 
     def rate_at(self, step: int) -> float:
@@ -109,73 +106,44 @@ def optimizer_names() -> list[str]:
     return sorted(names)
 
 
-def make_optimizer(
-    total_steps: int,
-    *,
-    optimizer: str = "adamw",
-    optimizer_args: Mapping[str, Any] | None = None,
-    b1: float | None = None,
-    b2: float | None = None,
-    weight_decay: float | None = None,
-    decays: str = "matrices",
-    clip: float = 1.0,
-    ema: float = 0.0,
-    **schedule: Any,
-) -> optax.GradientTransformation:
+def make_optimizer(total_steps: int, **recipe: Any) -> optax.GradientTransformation:
     """Return the transformation of gradients that a recipe describes.
 
     Args:
         total_steps: Step at which the learning rate is final.
-        optimizer: A name of `optimizer_names()`. `"muon"` updates hidden matrices by
-            Muon (Jordan, 2024), and the token tables and all vectors by AdamW.
-        optimizer_args: Further arguments of the function in optax.
-        b1: Decay of the first moment. None means 0.9 for AdamW, or optax's default.
-        b2: Decay of the second moment. None means 0.95 for AdamW, NAdamW, Muon and
-            schedule-free AdamW, and optax's default for other optimizers.
-        weight_decay: None means 0.1 if the optimizer decays weights by a mask.
-        decays: `"matrices"` decays all parameters with two dimensions, `"hidden"` the
-            same except the token tables, and `"all"` every parameter.
-        clip: Largest norm of the gradients; larger gradients are scaled. 0 clips
-            nothing.
-        ema: Decay of an average of the weights, such as 0.999, corrected for its start.
-            0 keeps no average.
-        **schedule: Fields of `LearningRate`.
+        **recipe: Fields of `OptimizerConfig` and of `LearningRate`.
 
     Raises:
         TypeError: A value has another type.
         ValueError: A name is unknown, or a value is out of range.
     """
-    check_choice("optimizer", optimizer, optimizer_names())
-    check_choice("decays", decays, DECAYS)
-    check_number("clip", clip)
-    check_number("ema", ema)
-    if ema >= 1:
-        raise ValueError(f"ema must be at least 0 and below 1, got {ema}")
-    if ema and optimizer.startswith("schedule_free"):
-        raise ValueError(
-            f"optimizer={optimizer!r} averages the weights itself; leave ema={ema} out"
-        )
-    rate = LearningRate(total_steps, **schedule)
-    given = {"b1": b1, "b2": b2, "weight_decay": weight_decay}
+    config, rate = _declared(total_steps, recipe)
+    check_choice("optimizer", config.optimizer, optimizer_names())
+    given = {"b1": config.b1, "b2": config.b2, "weight_decay": config.weight_decay}
     chosen = {name: value for name, value in given.items() if value is not None}
-    for name, value in chosen.items():
-        check_number(name, value, most=jnp.inf if name == "weight_decay" else 1)
-    update = _update(optimizer, dict(optimizer_args or {}), chosen, decays)
+    update = _update(config, chosen)
     # inject_hyperparams keeps the learning rate where the trainer's log reads it. All
     # other arguments stay out of the state, so that a resumed run can change them.
     scheduled = optax.inject_hyperparams(update)(
         learning_rate=lambda step: rate.at(step, jnp)
     )
     # Without clipping, a place is left for it: checkpoints name moments by their place.
-    clipping = optax.clip_by_global_norm(clip) if clip else optax.identity()
-    averages = [average_weights(ema)] if ema else []
+    clipping = (
+        optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
+    )
+    averages = [average_weights(config.ema)] if config.ema else []
     return optax.chain(clipping, scheduled, *averages)
 
 
-def optimizer_keys() -> list[str]:
-    """Return the names of the arguments of `make_optimizer` and of its schedule."""
-    *own, _ = inspect.signature(make_optimizer).parameters  # the last is `schedule`
-    return list(dict.fromkeys([*own, *(each.name for each in fields(LearningRate))]))
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise ValueError, with the nearest choice, unless a value is one of them."""
+    known = list(choices)
+    if value not in known:
+        hint = nearest(value, known)
+        raise ValueError(
+            f"{name} {value!r} is unknown; choose one of {', '.join(known)}"
+            f"{'; ' * bool(hint)}{hint}"
+        )
 
 
 def average_weights(decay: float) -> optax.GradientTransformation:
@@ -207,14 +175,23 @@ def _is_average(state: Any) -> bool:
     return isinstance(state, WeightAverage | contrib.ScheduleFreeState)
 
 
+def _declared(
+    total_steps: int, recipe: Mapping[str, Any]
+) -> tuple[OptimizerConfig, LearningRate]:
+    own = among(OptimizerConfig, recipe)
+    schedule = {name: x for name, x in recipe.items() if name not in own}
+    return OptimizerConfig(**own), LearningRate(total_steps, **schedule)
+
+
 def _function(optimizer: str) -> Callable[..., Any]:
     return getattr(optax, optimizer, None) or getattr(contrib, optimizer)
 
 
 def _update(
-    optimizer: str, more: dict[str, Any], chosen: dict[str, Any], decays: str
+    config: OptimizerConfig, chosen: dict[str, Any]
 ) -> Callable[..., optax.GradientTransformation]:
     """Return the update of a recipe as a function of only the learning rate."""
+    optimizer, more = config.optimizer, dict(config.optimizer_args or {})
     _check_arguments(optimizer, more)
     function = _COMPOSED.get(optimizer) or _function(optimizer)
     parameters = inspect.signature(function).parameters
@@ -222,14 +199,14 @@ def _update(
     masked_by = next((x for x in parameters if x in {"mask", "weight_decay_mask"}), "")
     if "weight_decay" in parameters and masked_by:
         arguments.setdefault("weight_decay", _WEIGHT_DECAY)
-        arguments[masked_by] = _masks(decays)
+        arguments[masked_by] = _masks(config.decays)
     for name, value in chosen.items():
         if name not in parameters:
             raise ValueError(
                 f"{name}={value} is given, but optax's {optimizer} has no such "
                 f"argument; leave {name} out, or choose another optimizer"
             )
-        if name == "weight_decay" and not masked_by and decays != "all":
+        if name == "weight_decay" and not masked_by and config.decays != "all":
             raise ValueError(
                 f"weight_decay={value} is given, but optax's {optimizer} decays "
                 'every parameter; write decays = "all" too, or leave weight_decay out'

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import partial
-from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 from flax import nnx
-from roxxel_store.arguments import as_integer
+from roxxel_store.arguments import Table, check_table
 from roxxel_store.records import find_object
 
 from roxxel.models._llama import Llama, made_by
 from roxxel.models._loss import next_token_loss
-from roxxel.models._optimizer import RecipeOptimizer, optimizer_keys
-from roxxel.recipe._checks import check_choice, check_number
-from roxxel.recipe.llama_config import PRESETS, LlamaConfig, llama_config
+from roxxel.models._optimizer import RecipeOptimizer, check_choice
+from roxxel.recipe import KEYS, among
+from roxxel.recipe.llama_config import LlamaConfig, llama_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,34 +48,25 @@ def llama(
         seed: Seed of the initial weights.
         z_loss: As for `next_token_loss`.
         loss_chunk: As for `next_token_loss`.
-        **options: Arguments of `make_optimizer`, fields of `LearningRate`, and fields
-            of `LlamaConfig` that differ from the preset. `rope_scaling` may be a
+        **options: Fields of `OptimizerConfig` and of `LearningRate`, and fields of
+            `LlamaConfig` that differ from the preset. `rope_scaling` may be a
             mapping of the fields of `RopeScaling`.
 
     Raises:
         TypeError: A value has another type.
         ValueError: A name is unknown, or a value is out of range.
     """
-    check_choice("preset", preset, PRESETS)
-    of_model = {field.name for field in fields(LlamaConfig)}
-    of_optimizer = optimizer_keys()
-    own = [name for name in signature(llama).parameters if name != "options"]
-    known = [*own, *of_optimizer, *sorted(of_model)]
-    for name in options:
-        check_choice("the key of roxxel.models.llama", name, known)
-    recipe = {name: x for name, x in options.items() if name in of_optimizer}
-    sizes = {name: x for name, x in options.items() if name in of_model}
-    as_integer("seed", seed, 0)
-    check_number("z_loss", z_loss)
-    if loss_chunk is not None:
-        as_integer("loss_chunk", loss_chunk, 1)
-    model = Llama(llama_config(preset, **sizes), rngs=nnx.Rngs(seed))
     given = {"total_steps": total_steps, "preset": preset, "seed": seed}
-    given |= {"z_loss": z_loss, "loss_chunk": loss_chunk}
-    made = made_by("llama", {**given, **options})
+    given |= {"z_loss": z_loss, "loss_chunk": loss_chunk, **options}
+    for name in options:
+        check_choice("the key of roxxel.models.llama", name, KEYS)
+    check_table(Table(KEYS), given)
+    sizes = among(LlamaConfig, options)
+    recipe = {name: x for name, x in options.items() if name not in sizes}
+    model = Llama(llama_config(preset, **sizes), rngs=nnx.Rngs(seed))
     optimizer = RecipeOptimizer(model, total_steps, **recipe)
-    loss_fn = _MadeLoss(next_token_loss, z_loss=z_loss, loss_chunk=loss_chunk)
-    model.made_by = optimizer.made_by = loss_fn.made_by = made
+    loss_fn = _MadeLoss(next_token_loss, z_loss=z_loss, loss_chunk=loss_chunk or None)
+    model.made_by = optimizer.made_by = loss_fn.made_by = made_by("llama", given)
     return model, optimizer, loss_fn
 
 

@@ -7,14 +7,11 @@ compiled update computes the same formulas with `jax.numpy`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from roxxel_store.arguments import Rule, check
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RECIPE = "roxxel.models:llama"
 """The model's function whose arguments declare a `LearningRate`."""
@@ -23,8 +20,8 @@ Schedule = Literal["cosine", "wsd", "linear", "constant", "inverse_sqrt"]
 """What the rate does between the warm-up and the last steps of a run."""
 
 _Steps = Annotated[int, Rule(at_least=0)]
-_NotNegative = Annotated[float, Rule(at_least=0)]
-_Share = Annotated[float, Rule(at_least=0, at_most=1, must_be="a share from 0 to 1")]
+NotNegative = Annotated[float, Rule(at_least=0)]
+Share = Annotated[float, Rule(at_least=0, at_most=1, must_be="a share from 0 to 1")]
 
 _TO_THE_END = {"cosine", "linear"}
 _WSD_DECAY = 0.2
@@ -64,11 +61,11 @@ class LearningRate:
 
     total_steps: _Steps
     schedule: Schedule = "cosine"
-    peak_rate: _NotNegative = 6e-4
-    warmup: _NotNegative | None = None
-    decay: _NotNegative | None = None
+    peak_rate: NotNegative = 6e-4
+    warmup: NotNegative | None = None
+    decay: NotNegative | None = None
     decay_from: _Steps | None = None
-    final_share: _Share = 0.1
+    final_share: Share = 0.1
 
     def __post_init__(self) -> None:
         check(self)
@@ -167,9 +164,3 @@ class LearningRate:
                 f"got {value}"
             )
         return round(value * self.total_steps)
-
-
-def rate_of(options: Mapping[str, Any]) -> LearningRate:
-    """Return the schedule that `options` declare among other keys of a recipe."""
-    names = [each.name for each in fields(LearningRate)]
-    return LearningRate(**{name: options[name] for name in names if name in options})

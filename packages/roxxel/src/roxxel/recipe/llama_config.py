@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
-from roxxel_store.arguments import Amount, Count, Rule, check
-
-from roxxel.recipe._checks import check_choice
+from roxxel_store.arguments import Amount, Count, Entry, Rule, Table, check, check_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Preset = Literal[
+    "tiny", "small", "medium", "large", "llama_3_2_1b", "qwen_3_0_6b", "olmo_2_1b"
+]
 Attention = Literal["xla", "cudnn"]
 Remat = Literal["none", "dots", "full"]
 Dtype = Literal["float32", "bfloat16"]
@@ -270,7 +271,7 @@ def llama_config(preset: str = "small", **changes: Any) -> LlamaConfig:
         TypeError: A value has another type.
         ValueError: A name is unknown, or a value is out of range.
     """
-    check_choice("preset", preset, PRESETS)
+    check_table(Table({"preset": Entry(Preset)}), {"preset": preset})
     return PRESETS[preset](**changes)
 
 
@@ -334,12 +335,6 @@ _OLMO_2_1B: dict[str, Any] = {
 }
 
 PRESETS: dict[str, Callable[..., LlamaConfig]] = {
-    "tiny": LlamaConfig.tiny,
-    "small": LlamaConfig.small,
-    "medium": LlamaConfig.medium,
-    "large": LlamaConfig.large,
-    "llama_3_2_1b": LlamaConfig.llama_3_2_1b,
-    "qwen_3_0_6b": LlamaConfig.qwen_3_0_6b,
-    "olmo_2_1b": LlamaConfig.olmo_2_1b,
+    name: getattr(LlamaConfig, name) for name in get_args(Preset)
 }
 """The named sizes, from the smallest to the sizes of published models."""
