@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Proxy, Sampler, Schedule
     from roxxel_format import TokenReader
 
-    from roxxel.config._declaration import Readers, RunConfig, Sources
+    from roxxel.config._declaration import EvalConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def whole_curriculum(config: RunConfig) -> Curriculum:
     Raises:
         ConfigError, OSError, ShardError: As in `open_curriculum`.
     """
-    return _curriculum(config, config.sources, config.schedule, config.readers)
+    return _curriculum(config, config)
 
 
 def open_proxy(config: RunConfig) -> Proxy[Curriculum] | None:
@@ -189,9 +189,7 @@ def open_eval_curriculum(
                 f"[eval.{next(iter(of_set.sources))}] with path, steps, batch_size and "
                 "seq_len; for one loss of all, give the phases weights"
             )
-        curriculum = _curriculum(
-            config, of_set.sources, of_set.schedule, of_set.readers, f"{where}: "
-        )
+        curriculum = _curriculum(config, of_set, f"{where}: ")
         state = (states or {}).get(name)
         opened[name] = curriculum if state is None else curriculum.as_read(state)
     return opened.get("", opened or None)
@@ -227,20 +225,16 @@ def open_foreign_source(config: RunConfig, name: str) -> TokenReader | None:
     """
     if name not in config.sources:
         return None
-    options = config.readers.get(name, {})
-    reader = _opened(config, name, config.sources[name], options)
+    reader = _opened(config, config, name)
     return None if isinstance(reader, Roxxel) else reader
 
 
 def _opened(
-    config: RunConfig,
-    name: str,
-    texts: Sequence[str],
-    options: Mapping[str, Any],
-    where: str = "",
+    config: RunConfig, data: RunConfig | EvalConfig, name: str, where: str = ""
 ) -> TokenReader:
     """Open a source, of shards or of another format."""
-    paths = [config.corpus(text) for text in texts]
+    paths = [config.corpus(text) for text in data.sources[name]]
+    options = data.readers.get(name, {})
     # Pass a single path as text, because errors show the repr of the corpus.
     path: Any = paths[0] if len(paths) == 1 else paths
     if options or foreign_format(path) is not None:
@@ -265,17 +259,10 @@ def _opened(
 
 
 def _curriculum(
-    config: RunConfig,
-    sources: Sources,
-    schedule: Schedule,
-    readers: Readers,
-    where: str = "",
+    config: RunConfig, data: RunConfig | EvalConfig, where: str = ""
 ) -> Curriculum:
-    corpora = {
-        name: _opened(config, name, texts, readers.get(name, {}), where)
-        for name, texts in sources.items()
-    }
-    return _of_opened(config, schedule, corpora, where)
+    corpora = {name: _opened(config, data, name, where) for name in data.sources}
+    return _of_opened(config, data.schedule, corpora, where)
 
 
 def _of_opened(

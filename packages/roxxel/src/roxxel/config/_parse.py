@@ -59,7 +59,6 @@ _NumBytes = Annotated[
     Rule(must_be='bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"'),
 ]
 _MAX_BYTES = 1 << 26
-_SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
 _MOST_SHOWN = 60
 _REMEDY = (
     "put text in quotes, end a line after its value, close every bracket and quote, "
@@ -348,10 +347,10 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
 
 
 def _num_bytes(value: int | str) -> int:
-    """Return a number of bytes, given as an integer or as text such as "2G"."""
-    found = _SIZE_TEXT.fullmatch(str(value))
-    assert found is not None  # noqa: S101 - the type of the key has this pattern
-    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
+    if isinstance(value, int):
+        return value
+    digits = value.rstrip("KMGT")
+    return int(digits) << 10 * " KMGT".index(value[len(digits) :] or " ")
 
 
 def _held_out(

@@ -119,12 +119,9 @@ def make_optimizer(total_steps: int, **recipe: Any) -> optax.GradientTransformat
     """
     config, rate = _declared(total_steps, recipe)
     check_choice("optimizer", config.optimizer, optimizer_names())
-    given = {"b1": config.b1, "b2": config.b2, "weight_decay": config.weight_decay}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    update = _update(config, chosen)
     # inject_hyperparams keeps the learning rate where the trainer's log reads it. All
     # other arguments stay out of the state, so that a resumed run can change them.
-    scheduled = optax.inject_hyperparams(update)(
+    scheduled = optax.inject_hyperparams(_update(config))(
         learning_rate=lambda step: rate.at(step, jnp)
     )
     # Without clipping, a place is left for it: checkpoints name moments by their place.
@@ -187,11 +184,11 @@ def _function(optimizer: str) -> Callable[..., Any]:
     return getattr(optax, optimizer, None) or getattr(contrib, optimizer)
 
 
-def _update(
-    config: OptimizerConfig, chosen: dict[str, Any]
-) -> Callable[..., optax.GradientTransformation]:
+def _update(config: OptimizerConfig) -> Callable[..., optax.GradientTransformation]:
     """Return the update of a recipe as a function of only the learning rate."""
     optimizer, more = config.optimizer, dict(config.optimizer_args or {})
+    given = {"b1": config.b1, "b2": config.b2, "weight_decay": config.weight_decay}
+    chosen = {name: value for name, value in given.items() if value is not None}
     _check_arguments(optimizer, more)
     function = _COMPOSED.get(optimizer) or _function(optimizer)
     parameters = inspect.signature(function).parameters
