@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel.report import write_comparison, write_report
-from roxxel.report._chart import Cloud, Drawn, Scatter
-from roxxel.report._html import document
+from roxxel.report._parts import Cloud, Drawn, Scatter, document
 
 from .tools.browser import Page, find_browser, opened
 

@@ -163,7 +163,7 @@ def write_description(folder: Path, step: int, **members: Any) -> None:
 def facts_and_page(run: Path) -> tuple[RunFacts, str]:
     facts = read_facts(run)
     # Copying the library of the charts takes longer than making the page.
-    with patch("roxxel.report._html._chart_library", return_value=""):
+    with patch("roxxel.report._parts._chart_library", return_value=""):
         html = page(facts)
     checked(html)
     return facts, html

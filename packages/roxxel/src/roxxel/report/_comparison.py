@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from roxxel_store.screen import in_html, short_duration
 
 from roxxel.config import config_differences
-from roxxel.report._chart import Chart, Drawn, Line, short
-from roxxel.report._html import document, table
-from roxxel.report._run_charts import is_loss
+from roxxel.report._page import is_loss
+from roxxel.report._parts import Chart, Drawn, Line, document, short, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +78,7 @@ def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
     held_out = _held_out(runs)
     rows = [
         ("status", *(run.status for run in runs)),
-        ("steps", *(_steps(run) for run in runs)),
+        ("steps", *(run.steps_done for run in runs)),
         ("tokens", *(short(run.tokens) for run in runs)),
         ("loss at the last row", *(_last(run.train, "loss") for run in runs)),
         *(
@@ -102,11 +101,6 @@ def _held_out(runs: Sequence[RunFacts]) -> dict[str, None]:
     return dict.fromkeys(
         name for run in runs for name in run.evaluations if is_loss(name)
     )
-
-
-def _steps(run: RunFacts) -> str:
-    total = run.total_steps
-    return f"{run.step:,}" + ("" if total is None else f" of {total:,}")
 
 
 def _last(columns: Mapping[str, Series], name: str) -> str:

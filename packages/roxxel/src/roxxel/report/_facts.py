@@ -17,7 +17,6 @@ from roxxel_store.records import find_object, is_count
 from roxxel_train import RunFolder
 
 from roxxel.evaluate.results import evaluations_of
-from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import (
     Clock,
     Series,
@@ -29,6 +28,7 @@ from roxxel.report._series import (
 from roxxel.report._spikes import Spike, find_spikes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from roxxel_train.columns import Table
@@ -43,6 +43,18 @@ _NOT_DRAWN = {
     *("tokens_by_source", "tokens_per_s", "wait_share", "wait_s", "text"),
     *("step_s", "compile_s", "eval_s", "save_s", "gc_s"),
 }
+
+
+@dataclass(frozen=True)
+class PhaseFacts:
+    """The trained part of one phase."""
+
+    index: int
+    start: int
+    shape: str  # such as `8 x 257`; empty if no checkpoint records the phase
+    # Planned share of each source. Empty if no checkpoint records the phase.
+    shares: Mapping[str, float]
+    tokens: Mapping[str, int]  # tokens read in this phase, by source
 
 
 @dataclass(frozen=True)
@@ -140,12 +152,22 @@ class RunFacts:
     plan: str
 
     @property
+    def steps_done(self) -> str:
+        """The steps that are done as text, such as `300 of 1,000`."""
+        total = self.total_steps
+        return f"{self.step:,}" + ("" if total is None else f" of {total:,}")
+
+    @property
+    def last_loss(self) -> float | None:
+        """The loss of the newest row; None if it is not finite or not logged."""
+        return self.train["loss"].last if "loss" in self.train else None
+
+    @property
     def headline(self) -> str:
         """Status, steps and loss of the run in one line."""
-        total = "" if self.total_steps is None else f" of {self.total_steps:,}"
-        loss = self.train["loss"].last if "loss" in self.train else None
+        loss = self.last_loss
         shown = "" if loss is None else f", loss {loss:.4f}"
-        return f"{self.status}, {self.step:,}{total} steps{shown}"
+        return f"{self.status}, {self.steps_done} steps{shown}"
 
     @property
     def rate(self) -> float:
@@ -238,7 +260,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
             train, "planned_tokens_by_source", None if first_step else {}
         ),
         spikes=tuple(find_spikes(train)),
-        phases=tuple(trained_phases(train, checkpoints, first_step, before)),
+        phases=tuple(_trained_phases(train, checkpoints, first_step, before)),
         checkpoints=tuple(checkpoints),
         benchmarks=evaluations_of(folder),
         best_metric=best_metric,
@@ -308,6 +330,90 @@ def _shares(
             share = each[has_share] / total[has_share]
             shares[name] = thinned(steps[has_share], share)
     return shares
+
+
+def _trained_phases(
+    train: Table,
+    checkpoints: Sequence[Checkpoint],
+    first_step: int,
+    tokens_before: Mapping[str, int],
+) -> Iterable[PhaseFacts]:
+    """Yield the trained part of each phase that rows or the newest checkpoint mention.
+
+    Args:
+        train: Training rows of the run.
+        checkpoints: Checkpoints of the run, oldest first.
+        first_step: The first step of the run, above 0 in a branch. Phases that end
+            before this step are phases of the parent, and are left out.
+        tokens_before: Tokens before `first_step`, by source.
+    """
+    recorded = _recorded_phases(checkpoints)
+    for index in sorted(recorded)[:-1]:
+        if recorded[index + 1]["start"] <= first_step:
+            del recorded[index]
+    before = tokens_before
+    last_step = first_step
+    ends = _phase_ends(train)
+    for index in sorted({*ends, *recorded}):
+        step, so_far = ends.get(index, (last_step, before))
+        given = {name: count - before.get(name, 0) for name, count in so_far.items()}
+        entry = recorded.get(index, {})
+        weights = entry.get("weights", {})
+        total = sum(weights.values())
+        yield PhaseFacts(
+            index=index,
+            start=max(entry.get("start", last_step), first_step),
+            shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
+            shares={name: weight / total for name, weight in weights.items()},
+            tokens=given,
+        )
+        before = so_far
+        last_step = step
+
+
+def _phase_ends(train: Table) -> dict[int, tuple[int, dict[str, int]]]:
+    """Return the step of the last row of each phase, and its tokens by source."""
+    phases, steps = train.full("phase", -1.0), train.steps
+    field = "tokens_by_source"
+    counts = {name: train.full_counts(field, name) for name in train.sources(field)}
+    found: dict[int, tuple[int, dict[str, int]]] = {}
+    for phase in np.unique(phases[phases >= 0]).tolist():
+        row = np.flatnonzero(phases == phase)[-1]
+        of_row = {name: each[row] for name, each in counts.items()}
+        tokens = {name: int(x) for name, x in of_row.items() if not np.isnan(x)}
+        found[int(phase)] = int(steps[row]), tokens
+    return found
+
+
+def _recorded_phases(
+    checkpoints: Sequence[Checkpoint],
+) -> dict[int, dict[str, Any]]:
+    """Return the phases that the newest checkpoint describes, by declared index."""
+    data = checkpoints[-1].extra.get("data") if checkpoints else None
+    entries = (
+        cast("dict[str, Any]", data).get("phases") if isinstance(data, dict) else []
+    )
+    if not isinstance(entries, list) or not all(map(_is_phase, entries)):
+        return {}
+    found: dict[int, dict[str, Any]] = {}
+    for entry in cast("list[dict[str, Any]]", entries):
+        if entry["edited"] and found:
+            # An edit of the weights starts a new entry of the same phase.
+            index = max(found)
+            found[index] = {**entry, "start": found[index]["start"]}
+        else:
+            found[len(found)] = entry
+    return found
+
+
+def _is_phase(entry: Any) -> bool:
+    """Return whether an entry has the form of a phase in `Sampler.state`."""
+    try:
+        counts = [entry["start"], entry["batch_size"], entry["seq_len"]]
+        weights = list(entry["weights"].values())
+        return "edited" in entry and sum(weights) > 0 and all(map(is_count, counts))
+    except (AttributeError, KeyError, TypeError):
+        return False
 
 
 def _best(

@@ -12,9 +12,8 @@ from roxxel_store import published
 from roxxel_store.screen import in_html
 
 from roxxel.config import ConfigError, changed_text, load_config
-from roxxel.report._chart import Cloud, Drawn, Scatter
-from roxxel.report._html import document
-from roxxel.report._html import table as html_table
+from roxxel.report._parts import Cloud, Drawn, Scatter, document
+from roxxel.report._parts import table as html_table
 from roxxel.sweeping._runs import shown_blend
 from roxxel.sweeping.laws import LAWS, Fit, best_blend, fit_law, least_blends
 
