@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import zlib
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,24 @@ def test_after_a_failed_flush_no_later_one_counts_as_success(
         file.try_to_sync()
     file.try_to_sync()
 
+    assert file.position() == LinePosition(zlib.crc32(b"one\n"), 4, ["two\n"])
+    with pytest.raises(OSError, match=r"rows\.jsonl"):
+        file.close()
+
+
+def test_a_position_lies_behind_the_last_whole_line(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "rows.jsonl")
+    file.begin()
+    file.write_lines(["one\n"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6, hard))
+    try:
+        file.write_lines(["two\n"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    file.try_to_sync()
+
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"one\ntw"
     assert file.position() == LinePosition(zlib.crc32(b"one\n"), 4, ["two\n"])
     with pytest.raises(OSError, match=r"rows\.jsonl"):
         file.close()
