@@ -131,6 +131,20 @@ def test_dict_batches_keep_their_names_and_dtypes() -> None:
     assert (np.asarray(batch["embedding"])[..., 1] == expected).all()
 
 
+def test_a_leaf_of_rows_is_joined_from_the_reads_of_all_columns() -> None:
+    class Fields(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            row = np.arange(rows.start, rows.stop, dtype=np.int32)
+            return {"tokens": super().rows(step, rows, columns), "row": row}
+
+    split, whole = sharded((4, 2), "a", "b"), sharded((4, 2))
+    stream = device_stream(
+        Fields(), 2, 3, lambda shape: split if len(shape) == 2 else whole
+    )
+
+    assert np.asarray(next(stream)["row"]).tolist() == list(range(16))
+
+
 def test_a_function_gives_whole_batches_of_any_pytree() -> None:
     def batch_of(step: int) -> Any:
         return {"x": np.full((8, 3), step, np.float32), "y": [np.arange(8) + step]}
