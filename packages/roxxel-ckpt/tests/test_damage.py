@@ -19,6 +19,7 @@ from roxxel_ckpt import (
     CheckpointUnreadableError,
     _integrity,
 )
+from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._place import description
 from roxxel_ckpt.cli import main
 
@@ -235,6 +236,26 @@ def refuse_to_open(patch: pytest.MonkeyPatch, path: Path, error: Exception) -> N
         patch.setattr(module, "open", failing)
 
 
+def test_after_a_read_that_failed_the_files_are_verified_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a disk that fails")
+
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    reading = checkpointer(tmp_path, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(orbax, "read_arrays", fail)
+        with pytest.raises(CheckpointError, match="a disk that fails"):
+            reading.restore()
+    error = OSError(errno.EIO, "Input/output error")
+    refuse_to_open(monkeypatch, tmp_path / "10" / WEIGHTS, error)
+
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        reading.restore()
+
+
 @pytest.mark.parametrize("name", ["checkpoint.json", "digests/0.json", WEIGHTS])
 @pytest.mark.parametrize(
     "error",
@@ -388,6 +409,23 @@ def test_half_written_steps_are_never_seen_and_cleaned_up(tmp_path: Path) -> Non
     assert names(tmp_path) == sorted(["10", *leftovers])  # looking changes nothing
     save_all(fresh, 11)
     assert names(tmp_path) == ["10", "11"]
+
+
+def test_a_new_step_counts_before_the_one_that_it_replaces_is_deleted(
+    tmp_path: Path,
+) -> None:
+    steps = list(range(8))
+    with checkpointer(tmp_path, max_to_keep=None) as saving:
+        save_all(saving, *steps)
+    for step in steps:  # whichever of the two is listed first
+        new, old = tmp_path / f"{step}", tmp_path / f"{step}.roxxel-replaced"
+        first, second = (new, old) if step % 2 else (old, new)
+        if not first.exists():
+            new.rename(first)
+        shutil.copytree(first, second)
+        (old / "checkpoint.json").unlink()
+
+    assert another(tmp_path).steps() == steps
 
 
 def test_a_step_killed_while_it_was_replaced_is_put_back(tmp_path: Path) -> None:
