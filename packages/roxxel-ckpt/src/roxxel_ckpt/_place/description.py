@@ -235,7 +235,7 @@ class Retention:
             return True
         if not isinstance(self.keep_every, str):
             return self.keep_every is not None and step % self.keep_every == 0
-        earlier = [n for n in found if n < step and self._is_permanent(found[n])]
+        earlier = [n for n in found if self._is_permanent(found[n])]
         if not earlier:
             return True
         # The time is negative if a clock was wrong: then keep one checkpoint too many.
