@@ -132,6 +132,7 @@ def test_no_values_of_no_type_are_refused(tmp_path: Path) -> None:
         ([0.5, 1], "uint8", TypeError, "dtype float64 cannot be stored as uint8"),
         (["a", "abc"], "S2", ValueError, r"value 1 has 3 bytes, more than \|S2 holds"),
         ([1, 2], "S2", TypeError, r"dtype int64 cannot be stored as S2"),
+        ([1, "a"], None, TypeError, "value 0 is 1, but the column holds texts"),
         (iter([np.array(["a", "b"])]), None, TypeError, "no common width; pass dtype"),
         (np.zeros((2, 1)), None, ValueError, r"values have shape \(2, 1\); pass flat"),
     ],

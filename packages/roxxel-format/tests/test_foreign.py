@@ -553,6 +553,27 @@ def test_a_header_says_the_width_for_certain(tmp_path: Path) -> None:
     assert np.array_equal(FlatTokens(tmp_path / "a.npy").tokens[:], ids)
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("separator", True),
+        ("separator", [1]),
+        ("separator", float("nan")),
+        ("offset", "2"),
+        ("offset", 2.0),
+        ("tokenizer", object()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_an_argument_of_another_kind_is_refused_by_name(
+    argument: str, value: Any, tmp_path: Path
+) -> None:
+    np.arange(50, dtype=np.uint16).tofile(tmp_path / "a.bin")
+
+    with pytest.raises((TypeError, ValueError), match=f"^{argument}"):
+        len(FlatTokens(tmp_path / "a.bin", "uint16", **{argument: value}).documents)
+
+
 def test_a_pointer_of_git_lfs_holds_no_tokens(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_text(

@@ -445,6 +445,34 @@ def test_metadata_is_stored(tmp_path: Path) -> None:
     assert corpus.metadata["source"] == "übung"
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("special_tokens", "no"), ("metadata", "web"), ("metadata", 5)],
+)
+def test_an_argument_of_another_kind_is_refused_by_name(
+    argument: str, value: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(TypeError, match=f"^{argument} must be"):
+        Roxxel(tmp_path / "a.rox").write(["a"], **{argument: value})
+
+    with pytest.raises(TypeError, match=r"cache is True; pass the path of a folder"):
+        Roxxel(tmp_path / "a.rox", cache=True)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_shard_writer_names_what_is_of_another_kind(tmp_path: Path) -> None:
+    path, wrong = tmp_path / "a.rox", cast("Any", [1, 2])
+    for argument, value in cast("list[Any]", [("separator", 0), ("vocab_size", True)]):
+        with pytest.raises(TypeError, match=f"^{argument}"):
+            ShardWriter(path, "uint8", **{argument: value})
+    with (
+        pytest.raises(TypeError, match="document 0 is a list; pass an array"),
+        ShardWriter(path, "uint8") as writer,
+    ):
+        writer.append(wrong)
+
+    assert names_in(tmp_path) == []
+
+
 @pytest.mark.parametrize("key", sorted(Recipe.OWN_METADATA))
 @pytest.mark.parametrize("name", ["a.rox", "a_*.rox"])
 def test_metadata_that_only_a_write_may_set_are_refused(

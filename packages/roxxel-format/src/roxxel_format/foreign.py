@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
+from roxxel_store.arguments import as_integer
 from roxxel_store.files import matches_of, read_file
 from roxxel_store.urls import absolute, is_pattern
 
@@ -104,6 +105,11 @@ class MappedTokens(TokenReader):
         filepath: Filepath,
         **keywords: Any,
     ) -> None:
+        if not isinstance(cast("object", tokenizer), str | None):
+            raise TypeError(
+                f"tokenizer is a {type(tokenizer).__name__}; pass its name and hash as "
+                "a text"
+            )
         self._line = line
         self._stops = stops
         self._separator = separator
@@ -254,6 +260,7 @@ class FlatTokens(MappedTokens):
         separator: int | None = None,
         tokenizer: str | None = None,
     ) -> None:
+        offset = None if offset is None else as_integer("offset", offset, 0)
         paths = paths_of(filepath, "FlatTokens")
         files = [find_items(path, dtype, offset) for path in paths]
         line = line_of(files)
@@ -502,10 +509,12 @@ def _opened_again(
 
 
 def _items_of(separator: float, dtype: np.dtype[Any]) -> Tokens:
-    with contextlib.suppress(OverflowError, TypeError, ValueError):
-        items = np.array([separator]).astype(dtype)
-        if items[0] == separator:
-            return items
+    is_bool = isinstance(separator, bool | np.bool_) and dtype.kind != "b"
+    if np.ndim(separator) == 0 and not is_bool:
+        with contextlib.suppress(OverflowError, TypeError, ValueError):
+            items = np.array([separator]).astype(dtype)
+            if items[0] == separator:
+                return items
     raise ValueError(f"separator={separator!r} is not a value of {dtype}; pass a token")
 
 

@@ -24,7 +24,7 @@ import threading
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.errors import BucketError
@@ -97,8 +97,10 @@ def cache_path(folder: str | os.PathLike[str]) -> str:
     Raises:
         ValueError: The text is empty or a URL.
     """
-    text = os.fspath(folder)
     remedy = "pass the path of a folder on a local disk"
+    if not isinstance(cast("object", folder), str | os.PathLike):
+        raise TypeError(f"cache is {folder!r:.50}; {remedy}")
+    text = os.fspath(folder)
     if not text:
         raise ValueError(f"cache is {text!r}; {remedy}")
     check_on_disk(text, f"cannot be a cache; {remedy}")

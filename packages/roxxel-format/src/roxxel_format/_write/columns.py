@@ -281,7 +281,15 @@ def _flat(values: object, wanted: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
         # An array of strings would drop the zeros at the end of each.
         array = np.array(values, object)
     elif isinstance(values, list | tuple):
-        array = number_array(cast("Sequence[object]", values))
+        items = cast("Sequence[object]", values)
+        array = number_array(items)
+        if array.dtype.kind in "SU":
+            # NumPy turns the numbers among texts into texts.
+            for at, each in enumerate(items):
+                if not isinstance(each, str | bytes):
+                    raise TypeError(
+                        f"value {at} is {each!r:.50}, but the column holds texts"
+                    )
     else:
         array = np.asarray(values)
     if array.ndim != 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -51,7 +52,7 @@ from roxxel_format._spec.manifest import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -436,6 +437,15 @@ class Recipe:
             given["dtype"] = stored_name(self.dtype)
         for name, value in given.items():
             object.__setattr__(self, name, value)
+        if not isinstance(cast("object", self.special_tokens), bool):
+            raise TypeError(
+                f"special_tokens must be True or False, got {self.special_tokens!r:.50}"
+            )
+        if not isinstance(cast("object", self.metadata), Mapping | None):
+            raise TypeError(
+                f"metadata must be a dict, got a {type(self.metadata).__name__}; "
+                'pass such as {"source": "..."}'
+            )
         self._check()
         _ = self.in_shards, self.chooses  # Raises for bytes that are not whole items.
 

@@ -15,9 +15,10 @@ from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
+from roxxel_store.arguments import as_integer
 from roxxel_store.files import Output
 
 from roxxel_format._spec.layout import (
@@ -89,6 +90,12 @@ class ShardWriter:
         with ExitStack() as failed:
             failed.callback(self._output.abort)
             check_block_size(block_size)
+            if not isinstance(cast("object", separator), tuple | list):
+                raise TypeError(
+                    f"separator is {separator!r:.50}; pass its items, such as (0,)"
+                )
+            if vocab_size is not None:
+                vocab_size = as_integer("vocab_size", vocab_size)
             if len(separator) > MAX_SEPARATOR_LENGTH:
                 raise ValueError(
                     f"separator has {len(separator)} items, more than "
@@ -155,7 +162,14 @@ class ShardWriter:
                 this error; the message names the document and the value.
             OSError: The file cannot be written.
         """
-        if document.ndim != 1:
+        try:
+            is_flat = document.ndim == 1
+        except AttributeError:
+            raise TypeError(
+                f"document {self._document_number()} is a {type(document).__name__}; "
+                "pass an array, as of np.array"
+            ) from None
+        if not is_flat:
             raise ValueError(
                 f"document {self._document_number()} has shape {document.shape}; "
                 "pass a flat array for each document"
