@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from roxxel.cli import parsers
 from roxxel.config import TOP_KEYS, MeshConfig, RunConfig, TrainerConfig
 from roxxel.models import LlamaConfig, OptimizerConfig, llama, next_token_loss
+from roxxel.recipe import KEYS
 from roxxel.recipe.learning_rate import LearningRate
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
@@ -117,14 +118,6 @@ def defaults(declared: Any) -> dict[str, str]:
     }
 
 
-def _names(declared: Any) -> list[str]:
-    """Return the names that a dataclass or a function declares."""
-    if inspect.isclass(declared):
-        return [each.name for each in fields(declared)]
-    found = inspect.signature(declared).parameters.values()
-    return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
-
-
 def _toml(value: Any) -> str:
     if value is None or value == ():
         return ""
@@ -208,7 +201,6 @@ def config() -> str:
         },
     }
     declared = (LlamaConfig, LearningRate, OptimizerConfig, llama)
-    of_model = list(dict.fromkeys(chain(*map(_names, reversed(declared)))))
     parts = {
         "Above the tables": keys(TOP_KEYS, top, usual, TOP_KEYS),
         "`[sources]`": table(
@@ -230,9 +222,10 @@ def config() -> str:
             entries(MeshConfig),
         ),
         "`[model_args]` of `roxxel.models:llama`": keys(
-            of_model,
+            KEYS,
             _all(documented, *declared, next_token_loss),
             _all(defaults, *declared, next_token_loss),
+            KEYS,
         ),
     }
     return "".join(
