@@ -32,7 +32,8 @@ from roxxel_curriculum import Curriculum, Field
 from roxxel_store.arguments import Amount, Count, Rule, check, nearest
 from roxxel_store.lines import plain_row
 
-from roxxel_train._step.spike_rule import SkipSpikes, SpikeRule
+from roxxel_train._step.spike_rule import SkipSpikes
+from roxxel_train._step.spike_rule import SpikeRule as SpikeRule  # noqa: PLC0414 - for reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

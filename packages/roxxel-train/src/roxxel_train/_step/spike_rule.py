@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from roxxel_store.arguments import Amount, Rule, read
 
@@ -23,7 +23,11 @@ class SpikeRule:
             of a phase, as many as this number, are never spikes.
         what: Names of the values that are compared: `"loss"`, `"grad_norm"`, or a
             scalar that the step returns. One spike among them suffices.
+        least_deviation: Smallest deviation, as a share of the median: without it, a
+            flat loss would have spikes.
     """
+
+    least_deviation: ClassVar[float] = 1e-3
 
     deviations: Amount = 8.0
     window: Annotated[int, Rule(at_least=8)] = 64

@@ -3,8 +3,8 @@
 The window of earlier values is part of the compiled state. So no device waits for the
 host, all processes decide alike, and a checkpoint continues the window bit for bit. The
 rule uses medians, because neither a spike nor the fall of the loss at the start of a
-run moves them much. A report marks rows of the log by medians too, but has a window of
-its own, which begins with fewer rows.
+run moves them much. A report marks rows of the log by the same numbers, but its window
+begins with fewer rows.
 """
 
 from __future__ import annotations
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 MOST_IN_A_ROW = 8
 """After this many spikes in a row the next update is applied, and the window begins
 anew: values that stay high are a new level, not a spike.
-"""
-
-_LEAST_DEVIATION = 1e-3
-"""Smallest deviation, as a share of the median: without it, a flat loss would have
-spikes.
 """
 
 WINDOW = 2
@@ -117,7 +112,7 @@ def judge(
     held, count = window["values"], window["count"]
     median = jnp.median(held, axis=1)
     deviation = jnp.median(jnp.abs(held - median[:, None]), axis=1)
-    least = _LEAST_DEVIATION * jnp.abs(median)
+    least = rule.least_deviation * jnp.abs(median)
     bound = median + rule.deviations * jnp.maximum(deviation, least)
     # A gradient norm of NaN is no smaller than a bound, so it is a spike. A loss of NaN
     # ends the run when the host reads it: the model itself may be broken.

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from roxxel_train.config import SpikeRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,26 +21,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from roxxel_train.columns import Table
 
-NUM_BEFORE = 64
-"""Number of earlier rows with which a row is compared."""
+_RULE = SpikeRule()
+"""The numbers by which `skip_spikes` leaves updates out, but for the first rows."""
 
 LEAST_BEFORE = 16
 """A row with fewer earlier rows in its phase is not compared."""
 
-FACTOR = 8
-"""A loss is a spike if it exceeds the median by more than this many deviations."""
-
-LEAST_DEVIATION = 1e-3
-"""Smallest deviation that the rule uses, as a share of the median.
-
-Without this minimum, a nearly constant loss would have spikes."""
-
 RULE = (
     "A row of the log is marked if its loss exceeds the median of the "
-    f"{NUM_BEFORE} rows before by more than {FACTOR} times their median absolute "
-    f"deviation, and by more than {100 * FACTOR * LEAST_DEVIATION:.2g} % of the "
-    "median. Only rows of the same phase are compared, and the first "
-    f"{LEAST_BEFORE} rows of a phase are never marked."
+    f"{_RULE.window} rows before by more than {_RULE.deviations:g} times their median "
+    "absolute deviation, and by more than "
+    f"{100 * _RULE.deviations * _RULE.least_deviation:.2g} % of the median. Only rows "
+    f"of the same phase are compared, and the first {LEAST_BEFORE} rows of a phase are "
+    "never marked."
 )
 """The rule in words, for the page."""
 
@@ -107,16 +101,15 @@ def _compared(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """Return the usual loss at each row, and whether the loss of the row is a spike."""
     usual, bound = np.full((2, len(losses)), np.inf)
-    for at in range(LEAST_BEFORE, min(NUM_BEFORE, len(losses))):
+    most = _RULE.window
+    for at in range(LEAST_BEFORE, min(most, len(losses))):
         usual[at : at + 1], bound[at : at + 1] = _bounds(losses[None, :at])
-    if len(losses) > NUM_BEFORE:
-        windows = np.lib.stride_tricks.sliding_window_view(losses[:-1], NUM_BEFORE)
+    if len(losses) > most:
+        windows = np.lib.stride_tricks.sliding_window_view(losses[:-1], most)
         for start in range(0, len(windows), _ROWS_AT_A_TIME):
             some = windows[start : start + _ROWS_AT_A_TIME]
-            stop = NUM_BEFORE + start + len(some)
-            usual[NUM_BEFORE + start : stop], bound[NUM_BEFORE + start : stop] = (
-                _bounds(some)
-            )
+            at = slice(most + start, most + start + len(some))
+            usual[at], bound[at] = _bounds(some)
     return usual, losses > bound
 
 
@@ -126,8 +119,8 @@ def _bounds(
     """Return the median of each window, and the limit above which a loss is a spike."""
     medians = np.median(windows, axis=1)
     deviations = np.median(np.abs(windows - medians[:, None]), axis=1)
-    least = LEAST_DEVIATION * np.abs(medians)
-    return medians, medians + FACTOR * np.maximum(deviations, least)
+    least = _RULE.least_deviation * np.abs(medians)
+    return medians, medians + _RULE.deviations * np.maximum(deviations, least)
 
 
 def _stretches(is_high: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
