@@ -586,6 +586,17 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     for url, named in {"https://host/run": "web server", "file:///run": "file"}.items():
         with pytest.raises(ValueError, match=f"{named}.*s3://"):
             Checkpointer(url, make()[0])
+    for path in (None, b"run", 5):
+        with pytest.raises(TypeError, match=r"checkpoint_path is .*; pass a path"):
+            Checkpointer(path, make()[0])  # pyright: ignore[reportArgumentType] - the point
+    with pytest.raises(ValueError, match=r'checkpoint_path is empty; pass "\."'):
+        Checkpointer("", make()[0])
+    wrong: dict[str, Any] = {"timeout": "60", "best_metric": ["loss"]}
+    for name, value in wrong.items():
+        with pytest.raises(TypeError, match=f"{name} must be a"):
+            Checkpointer(tmp_path, **{name: value})
+    with pytest.raises(ValueError, match=r"metrics_dict\['loss'\] is larger than any"):
+        checkpointer(tmp_path).save(1, {"loss": 10**400})
     with pytest.raises(TypeError, match=r"step must be an integer, .*got '3'"):
         checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point
     for use in (

@@ -7,8 +7,9 @@ import importlib
 import logging
 import threading
 import time
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, cast
 
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
 from roxxel_ckpt._place.description import (
@@ -143,6 +144,8 @@ class Checkpointer:
         local: str | os.PathLike[str] | None = None,
         read_only: bool = False,
     ) -> None:
+        if not isinstance(cast("object", timeout), Real):
+            raise TypeError(f"timeout must be a number of seconds, got {timeout!r:.50}")
         if not 0 < timeout <= threading.TIMEOUT_MAX:
             raise ValueError(
                 f"timeout must be above 0 seconds, and finite, got {timeout}"

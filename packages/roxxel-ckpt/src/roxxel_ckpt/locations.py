@@ -103,11 +103,13 @@ def open_folder(
     """Return the folder of checkpoints that a path or a URL names.
 
     Raises:
-        ValueError: The URL cannot be used, or `local` is given with a path.
+        TypeError: It is neither a path nor a URL.
+        ValueError: The path is empty, the URL cannot be used, or `local` is given with
+            a path.
         NotADirectoryError: The path is a file.
         ModuleNotFoundError: The client of buckets is not installed.
     """
-    url = bucket_url(location)
+    url = bucket_url(location, "checkpoint_path")
     if url is not None:
         # Several runs may share `local`.
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
@@ -151,4 +153,4 @@ def _step_at(folder: Folder) -> Step | None:
     parent, _, name = str(folder).rpartition("/")
     if not (name.isascii() and name.isdecimal()):
         return None
-    return open_folder(parent).steps([int(name)]).get(int(name))
+    return open_folder(parent or "/").steps([int(name)]).get(int(name))

@@ -11,7 +11,7 @@ import glob
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias, cast, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,12 +51,15 @@ def url_of(
         example: A good URL, for messages.
 
     Raises:
+        TypeError: It is neither a text nor a path.
         UrlError: As for `checked_url`, or `pathlib` has turned a URL into a path.
 
     Example:
         >>> url_of("s3://bucket/wiki/"), url_of("/data/wiki/")
         ('s3://bucket/wiki', None)
     """
+    if not isinstance(cast("object", path), str | os.PathLike):
+        raise TypeError(f"{name or 'the path'} is {path!r:.50}; pass a path or a URL")
     text = os.fspath(path)
     if is_url(text):
         return checked_url(text, example)
@@ -78,12 +81,16 @@ def bucket_url(path: str | os.PathLike[str], name: str = "") -> str | None:
         name: The argument that holds the path, for messages.
 
     Raises:
+        TypeError: It is neither a text nor a path.
+        ValueError: The text is empty.
         UrlError: The URL is of a web server, or as for `url_of`.
 
     Example:
         >>> bucket_url("s3://bucket/run/"), bucket_url("runs/first")
         ('s3://bucket/run', None)
     """
+    if path == "":
+        raise ValueError(f'{name or "the path"} is empty; pass "." for this folder')
     url = url_of(path, name, "s3://bucket/run/checkpoints")
     if url is not None and url.startswith(("http://", "https://")):
         raise UrlError(

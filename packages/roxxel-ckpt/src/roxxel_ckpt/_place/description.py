@@ -22,7 +22,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import MAX_BYTES, in_parallel, read_file
@@ -199,7 +199,11 @@ class Retention:
         elif self.keep_every is not None:
             what = 'a number of steps, or a duration such as "6h"'
             as_integer("keep_every", self.keep_every, 1, what=what)
-        if self.best_mode not in {"min", "max", None}:
+        if not isinstance(cast("object", self.best_metric), str | None):
+            raise TypeError(
+                f"best_metric must be a metric's name, got {self.best_metric!r:.50}"
+            )
+        if self.best_mode not in ("min", "max", None):
             raise ValueError(
                 f'best_mode must be "min" or "max", got {self.best_mode!r}'
             )
@@ -479,6 +483,10 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
             continue
         try:
             checked[str(name)] = float(value)
+        except OverflowError as error:
+            raise ValueError(
+                f"metrics_dict[{name!r}] is larger than any float; leave it out"
+            ) from error
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"metrics_dict[{name!r}] must be a number, got {type(value).__name__}"
