@@ -117,6 +117,16 @@ def test_a_fact_has_one_home(concept: str) -> None:
     assert len(counts.homes(counts.CONCEPTS[concept])) == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "most"),
+    [("separator", 12), ("columns", 23), ("pack", 11), ("vocab_size", 12)],
+)
+def test_few_modules_name_an_option_of_a_write(option: str, most: int) -> None:
+    named = counts.modules_naming(option)
+
+    assert len(named) <= most, named
+
+
 def test_preparation_uses_public_names_of_the_format_and_few() -> None:
     names = counts.names_from("roxxel-prepare", "roxxel_format")
     private = [module for module, _ in names if "._" in module]

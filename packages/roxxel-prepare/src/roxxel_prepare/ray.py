@@ -74,12 +74,11 @@ class RoxxelDatasink(Datasink[TaskShards]):
             `"keep"`, because Ray runs the pipeline before it calls the sink.
         min_bytes_per_write: Ray joins blocks until a task has this many bytes, so that
             shards are not small. None: one task for each block.
-        **arguments: `separator`, `block_size`, `max_shard_bytes`, `pack`, `dtype`,
-            `vocab_size`, `tokenizer`, `special_tokens`, `without_columns` and
-            `metadata`, as for `Roxxel.write`. `pack` packs the documents of each task
-            by itself. int64, the type that Ray Data gives to Python integers, is stored
-            as uint32 by default. A tokenizer's path or name is loaded in every task, so
-            each node needs the same file; an object is pickled.
+        **arguments: `WriteArguments`, as for `Roxxel.write`. `pack` packs the documents
+            of each task by itself. int64, the type that Ray Data gives to Python
+            integers, is stored as uint32 by default. A tokenizer's path or name is
+            loaded in every task, so each node needs the same file; an object is
+            pickled.
 
     Attributes:
         summary: The `WriteSummary` of the shards; set by the commit.
@@ -90,7 +89,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
 
     Example:
         >>> rows = ray.data.from_items([{"text": "one"}, {"text": "two"}])
-        >>> sink = RoxxelDatasink("pages_*.rox", separator=0)
+        >>> sink = RoxxelDatasink("pages_*.rox", tokenizer="bytes")
         >>> rows.write_datasink(sink)
         >>> sink.summary.num_tokens
         8

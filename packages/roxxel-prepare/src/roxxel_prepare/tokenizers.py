@@ -329,10 +329,7 @@ def _end_named_by(files: Iterable[Path]) -> str | None:
 
 def _named_by(path: Path) -> dict[str, Any]:
     """Return the content of a file that names special tokens."""
-    remedy = (
-        "the tokenizer's end of text is in this file, so correct it, or remove it and "
-        "pass separator"
-    )
+    remedy = "the tokenizer's end of text is in this file, so correct it, or remove it"
     data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
     return parse_object(data, str(path), remedy, ValueError)
 

@@ -39,7 +39,7 @@ from roxxel_format._write.intake import (
 )
 from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import OneFile, place_of
-from roxxel_format._write.recipe import LOSS_MASK, Chat, Recipe, Side, parse_separator
+from roxxel_format._write.recipe import LOSS_MASK, Chat, Recipe, Side, as_given
 from roxxel_format._write.series import ShardSeries
 
 if TYPE_CHECKING:
@@ -666,7 +666,7 @@ def _difference(
     # Inputs are too long for a message, so only what differs of them is said.
     past, now = (
         {
-            name: _as_given(name, value)
+            name: as_given(name, value)
             for name, value in each.items()
             if name != "inputs" or input_difference is None
         }
@@ -676,13 +676,6 @@ def _difference(
     if not pairs and input_difference is not None and "inputs" in recorded:
         return input_difference(recorded["inputs"])
     return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
-
-
-def _as_given(name: str, value: Any) -> Any:
-    """Return a recorded argument as the caller gives it."""
-    if name == "split" and value is not None:
-        return f"{value[0]}={value[1]}".removeprefix("=")
-    return parse_separator(value) if name == "separator" else value
 
 
 def _say_kept(what: str, kept: WriteSummary, recipe: Recipe, data: object) -> None:

@@ -26,8 +26,6 @@ from roxxel_format._write.recipe import (
     TO_END,
     EncodedRow,
     Row,
-    Separator,
-    separator_items,
 )
 from roxxel_format._write.tokenizers import (
     chat_renderer,
@@ -55,19 +53,19 @@ class _RowError(DocumentError):
 def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
     """Load what encodes the documents of a write, and decide how they end.
 
-    The recipe of the intake has what the tokenizer decides: the separator, a token,
-    bytes or None; the renderer of chats; and the record of the tokenizer. With
-    `says_ending`, print how documents end if the tokenizer determines it.
+    The recipe of the intake has what the tokenizer decides: what ends each document,
+    the renderer of chats, and the record of the tokenizer. With `says_ending`, print
+    how documents end if the tokenizer determines it.
     """
     tokenizer = load_tokenizer(recipe)
     recipe = _with_chat(recipe, tokenizer)
     if tokenizer is None and recipe.special_tokens:
         raise ValueError("special_tokens needs a tokenizer; pass tokenizer")
-    separator = _decided(recipe.separator, tokenizer)
+    ended = recipe if tokenizer is None else tokenizer.ended(recipe)
     stored = None if recipe.dtype is None else str(recipe.dtype)
     if stored is None and recipe.vocab_size is not None:
         stored = _vocabulary_name(recipe.vocab_size)
-    decided = replace(recipe, separator=separator, stored=recipe.stored or stored)
+    decided = replace(ended, stored=recipe.stored or stored)
     if tokenizer is None:
         return Intake(decided)
     record, encoder = tokenizer.to_dict(), tokenizer.encoder
@@ -79,27 +77,9 @@ def load_intake(recipe: Recipe, *, says_ending: bool = False) -> Intake:
             "lacks, because it has no token for unknown ones"
         )
     if says_ending:
-        if recipe.separator is Separator.OF_TOKENIZER:
-            note(tokenizer.ending())
-        if intake.added_end is not None and not recipe.fields.chat:
-            note(
-                f"{tokenizer.name} ends each document with the separator "
-                f"({separator}) by itself; no second one follows"
-            )
+        note(tokenizer.ending(recipe), end="")
         note(tokenizer.encoding(), end="")
     return intake
-
-
-def _decided(separator: object, tokenizer: Tokenizer | None) -> float | bytes | None:
-    """Return a separator as a token, bytes or None."""
-    if separator is Separator.OF_TOKENIZER:
-        end = None if tokenizer is None else tokenizer.end_of_text()
-        return None if end is None else end[0]
-    if isinstance(separator, str):
-        if tokenizer is not None:
-            return tokenizer.token(separator)
-        separator_items(separator, "uint8")  # Raises: only a tokenizer knows names.
-    return cast("float | bytes | None", separator)
 
 
 def intake_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Intake:
@@ -107,18 +87,15 @@ def intake_of(recipe: Recipe, tokenizer: Tokenizer | None) -> Intake:
 
     Raises ValueError if that was another tokenizer.
     """
-    end, known = None, tokenizer_identity(recipe.tokenizer_record)
+    known = tokenizer_identity(recipe.tokenizer_record)
     if tokenizer is not None and tokenizer.identity != known:
         raise ValueError(
             f"{tokenizer.name}: is {tokenizer.identity} here and now, but {known} "
             "where and when this write began; copy that tokenizer to every machine, or "
             "write again"
         )
-    separator = recipe.separator
-    if tokenizer is not None and type(separator) is int:
-        # Many templates end a turn with the token that ends a text.
-        end = separator if recipe.fields.chat else tokenizer.added_end()
-    return Intake(recipe, tokenizer, end if end == separator else None)
+    end = None if tokenizer is None else tokenizer.repeated_end(recipe)
+    return Intake(recipe, tokenizer, end)
 
 
 def load_tokenizer(recipe: Recipe) -> Tokenizer | None:
@@ -147,12 +124,6 @@ def _with_chat(recipe: Recipe, tokenizer: Tokenizer | None) -> Recipe:
     if not isinstance(chat, (str, os.PathLike, bool)) or not chat:
         return recipe
     assert tokenizer is not None  # noqa: S101 - `chat_tokenizer` raises without one
-    ends_texts = recipe.separator is Separator.OF_TOKENIZER
-    if ends_texts and tokenizer.added_end() is not None:
-        raise ValueError(
-            f"{tokenizer.name}: ends each text by itself, but a chat ends as its "
-            "template says; pass separator (--separator): a token, its name, or none"
-        )
     refused = () if recipe.special_tokens else tuple(tokenizer.special_ids)
     template = None if isinstance(chat, bool) else chat
     loaded = chat_renderer(recipe.tokenizer, template, refused)
@@ -166,9 +137,9 @@ class Intake:
     If the recipe leaves the item type or the kind open, the first document decides it
     in the recipe, the item type with items. Without a `tokenizer`, `str` documents are
     encoded as UTF-8. A tokenizer that supports batches encodes up to 256
-    texts, or about 1 MiB, at a time. `added_end` is the separator if the tokenizer puts
-    it at the end of each text, or if a chat template may. It is then removed, because
-    the writer appends the separator.
+    texts, or about 1 MiB, at a time. `added_end` is what ends each document if the
+    tokenizer puts it at the end of each text, or if a chat template may. It is then
+    removed, because the writer appends it.
     """
 
     recipe: Recipe
@@ -389,7 +360,7 @@ class Intake:
         return self._without_end(encoded_ids(encoded))
 
     def _without_end(self, ids: Tokens) -> Tokens:
-        """Return the ids of a text without the separator that the tokenizer added."""
+        """Return the ids of a text without the end that the tokenizer added."""
         if self.added_end is not None and ids[-1:].tolist() == [self.added_end]:
             return ids[:-1]
         return ids

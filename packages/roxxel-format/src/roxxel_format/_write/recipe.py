@@ -433,6 +433,10 @@ class Recipe:
             given[name] = None if value is None else as_integer(name, value, least)
         if isinstance(self.separator, np.generic):
             given["separator"] = self.separator.item()
+        elif self.tokenizer is None and self.separator is Separator.OF_TOKENIZER:
+            given["separator"] = None
+        elif self.tokenizer is None and isinstance(self.separator, str):
+            separator_items(self.separator, "uint8")  # Raises.
         if self.dtype is not None:
             given["dtype"] = stored_name(self.dtype)
         for name, value in given.items():
@@ -590,6 +594,23 @@ class Recipe:
         }
 
     @staticmethod
+    def copying(metadata: Mapping[str, Any], ending: bytes, **arguments: Any) -> Recipe:
+        """Return a recipe that writes documents of another corpus as they are.
+
+        Args:
+            metadata: Metadata of a shard of that corpus.
+            ending: The items that end each document, as stored.
+            **arguments: The other arguments.
+        """
+        own = Recipe.OWN_METADATA
+        return Recipe(
+            separator=ending or None,
+            metadata={k: each for k, each in metadata.items() if k not in own},
+            tokenizer_record=metadata.get("tokenizer"),
+            **arguments,
+        )
+
+    @staticmethod
     def parse(table: Mapping[str, Any]) -> Recipe:
         """Return a recipe that can be committed, from what `as_json` has returned."""
         given: dict[str, Any] = dict(table["arguments"])
@@ -602,7 +623,7 @@ class Recipe:
             given.pop("path", False),
             False if renders is None else Chat(renders),
         )
-        given["separator"] = parse_separator(given["separator"])
+        given["separator"] = as_given("separator", given["separator"])
         split, lengths = given.pop("split", None), given.get("lengths")
         given |= {
             "tokenizer": None,  # A commit loads none.
@@ -654,11 +675,13 @@ def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...
     return tuple(np.frombuffer(filled, dtype).tolist())
 
 
-def parse_separator(recorded: Any) -> Any:
-    """Return a separator as it was given, from its record."""
-    if not isinstance(recorded, dict):
-        return recorded
-    return bytes.fromhex(cast("dict[str, str]", recorded)["bytes"])
+def as_given(name: str, recorded: Any) -> Any:
+    """Return an argument as the caller gives it, from its record."""
+    if name == "split" and recorded is not None:
+        return f"{recorded[0]}={recorded[1]}".removeprefix("=")
+    if name == "separator" and isinstance(recorded, dict):
+        return bytes.fromhex(cast("dict[str, str]", recorded)["bytes"])
+    return recorded
 
 
 def _parse_id(value: object) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 from roxxel_store import missing_extra
 
 from roxxel_format._spec.kept_tokenizer import FILES_BESIDE, TOKENIZER_FILE
-from roxxel_format._write.recipe import Chat
+from roxxel_format._write.recipe import Chat, Separator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._write.recipe import Spans
+    from roxxel_format._write.recipe import Recipe, Spans
 
 END_OF_TEXT = "<|endoftext|>"
 """Name of the token that ends a text of `ByteTokenizer`."""
@@ -52,6 +52,8 @@ BYTE_ALPHABET = tuple(
 As in GPT-2 (Radford et al., 2019), printable bytes stand for themselves, and the other
 bytes are numbered from U+0100.
 """
+
+_NAME_THE_END = "pass separator (--separator): a token, its name, or none"
 
 _RANDOM_SETTINGS = ("dropout", "alpha", "nbest_size")
 _SAMPLE = (
@@ -180,23 +182,57 @@ class Tokenizer:
         if not special_ids:
             raise ValueError(
                 f"{self.name}: has no special tokens, so no end-of-text token; "
-                "pass separator (--separator): a token, its name, or none"
+                f"{_NAME_THE_END}"
             )
         raise ValueError(
             f"{self.name}: no end-of-text token is known among its special tokens "
-            f"({self._special_names()}); pass separator (--separator): a token, its "
-            "name, or none"
+            f"({self._special_names()}); {_NAME_THE_END}"
         )
 
-    def ending(self) -> str:
-        """Describe in one line how documents end by default."""
+    def ended(self, recipe: Recipe) -> Recipe:
+        """Return a recipe whose separator is a token, bytes or None.
+
+        Raises ValueError if the tokenizer does not say how its documents end.
+        """
+        separator = recipe.separator
+        if isinstance(separator, str):
+            return replace(recipe, separator=self.token(separator))
+        if separator is not Separator.OF_TOKENIZER:
+            return recipe
+        if recipe.fields.chat and self.added_end() is not None:
+            raise ValueError(
+                f"{self.name}: ends each text by itself, but a chat ends as its "
+                f"template says; {_NAME_THE_END}"
+            )
+        end = self.end_of_text()
+        return replace(recipe, separator=None if end is None else end[0])
+
+    def repeated_end(self, recipe: Recipe) -> int | None:
+        """Return the separator if texts may end with it already, else None."""
+        separator = recipe.separator
+        if type(separator) is not int:
+            return None
+        # Many templates end a turn with the token that ends a text.
+        is_added = recipe.fields.chat or self.added_end() == separator
+        return separator if is_added else None
+
+    def ending(self, recipe: Recipe) -> str:
+        """Describe in a line how documents end; empty if the recipe alone says it."""
+        if recipe.separator is not Separator.OF_TOKENIZER:
+            end = self.repeated_end(self.ended(recipe))
+            if end is None or recipe.fields.chat:
+                return ""
+            return (
+                f"{self.name} ends each document with the separator ({end}) by itself; "
+                "no second one follows\n"
+            )
         found = self.end_of_text()
         if found is None:
-            return f"{self.name} ends each document by itself; no separator follows"
+            return f"{self.name} ends each document by itself; no separator follows\n"
         token, name = found
         return (
             f"each document ends with {name} ({token}), the end-of-text token of "
-            f"{self.name}; --separator none leaves it out"
+            f"{self.name}; --separator none leaves it out\n"
         )
 
     def encoding(self) -> str:

@@ -317,10 +317,10 @@ def verify(
             which is verified against the digest that the shard records. Restart
             programs that have the shard open, because they read the old file.
         adopt: Make shards without a manifest a corpus, if all are sound, and alike in
-            dtype, block size, separator and tokenizer: the manifest was lost, or you
-            wrote the shards yourself. They are in natural order, 2 before 10. That may
-            be another order than the lost one if the corpus was compacted, or prepared
-            and then appended to, so restore the manifest if you can.
+            what a manifest says once, such as dtype and tokenizer: the manifest was
+            lost, or you wrote the shards yourself. They are in natural order, 2 before
+            10. That may be another order than the lost one if the corpus was compacted,
+            or prepared and then appended to, so restore the manifest if you can.
         prog: Name of the program, which begins the line of a damaged block.
 
     Raises:

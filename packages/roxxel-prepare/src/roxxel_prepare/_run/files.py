@@ -102,18 +102,16 @@ def write_files(
             of their tokens, in a second corpus: `wiki_name_*.rox` for `wiki_*.rox`.
         bucket_by_length: Ascending lengths, such as `[513, 1025, 4097]`: write a packed
             corpus for each, `wiki_513_*.rox` and so on for `wiki_*.rox`. A document
-            goes to the first corpus whose bins have room for it and its separator, or
-            else to the last. Use it instead of `pack`.
+            goes to the first corpus whose bins have room for it with what ends it,
+            or else to the last. Use it instead of `pack`.
         shuffle: Seed of the order of units, and of the documents in each.
         skip_bad: Leave out damaged documents. If damage makes the rest of a file
             unreadable, leave out the rest.
         progress: Called before the first unit, when a unit ends, and when a unit is
             retried because its worker died.
-        **arguments: `separator`, `block_size`, `max_shard_bytes`, `pack`, `dtype`,
-            `vocab_size`, `tokenizer`, `special_tokens`, `without_columns` and
-            `metadata`, as for `Roxxel.write`. The end of a unit also ends a shard.
-            `pack` packs each unit by itself. Each process loads the tokenizer, so pass
-            its path or name.
+        **arguments: `WriteArguments`, as for `Roxxel.write`. The end of a unit also
+            ends a shard. `pack` packs each unit by itself. Each process loads the
+            tokenizer, so pass its path or name.
 
     Returns:
         A summary of the corpus, or of the part. With `split`, a list of two: first the

@@ -221,8 +221,8 @@ def _write(
     written = write_files(corpus, inputs, **options, progress=_status_line())
     outputs = _outputs(corpus, shards)
     is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
-    if is_new and not tokens.say_end:
-        note(_NO_END, end="")
+    if is_new:
+        note(tokens.missing_end, end="")
     summaries = dict(zip(outputs, written, strict=True))
     _say_summaries(summaries, is_split=shards.split is not None)
     # The commit of a corpus also commits what was held out of it.
@@ -280,13 +280,6 @@ def _say_units(
 def _outputs(corpus: str, shards: Shards) -> dict[str, Recipe]:
     """Return which documents each corpus of a write gets, by path."""
     return recipes_of(corpus, Recipe(), shards.split, shards.bucket_by_length)
-
-
-_NO_END = (
-    "nothing marks where a document ends, because neither --tokenizer nor --separator "
-    "was passed; write text with --tokenizer bytes, which ends each document with "
-    "token 256, or pass --separator: a token, or none if this is what you want\n"
-)
 
 
 def _say_summaries(

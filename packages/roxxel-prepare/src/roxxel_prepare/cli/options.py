@@ -128,9 +128,16 @@ class Tokens:
     vocab_size: Annotated[int | None, positive, "N"] = None
 
     @property
-    def say_end(self) -> bool:
-        """Whether they say what ends a document, or that nothing does."""
-        return bool(self.tokenizer) or self.separator is not Separator.OF_TOKENIZER
+    def missing_end(self) -> str:
+        """What to say if they leave open what ends a document; empty if they do not."""
+        if self.tokenizer or self.separator is not Separator.OF_TOKENIZER:
+            return ""
+        return (
+            "nothing marks where a document ends, because neither --tokenizer nor "
+            "--separator was passed; write text with --tokenizer bytes, which ends "
+            "each document with token 256, or pass --separator: a token, or none if "
+            "this is what you want\n"
+        )
 
     def __post_init__(self) -> None:
         if self.tokenizer is None and isinstance(self.separator, str):

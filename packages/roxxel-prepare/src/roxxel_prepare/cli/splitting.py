@@ -80,17 +80,14 @@ def split(
 def _recipe_of(corpus: Roxxel, max_shard_bytes: int | None, exist: Exist) -> Recipe:
     """Return the arguments that write the documents of a corpus as they are."""
     first, with_separator = corpus.documents[0], corpus.documents.with_separator[0]
-    separator = with_separator[first.size :]
-    metadata, own = corpus.metadata, Recipe.OWN_METADATA
-    return Recipe(
-        separator=separator.tobytes() or None,
+    return Recipe.copying(
+        corpus.metadata,
+        with_separator[first.size :].tobytes(),
         block_size=corpus.block_size,
         max_shard_bytes=max_shard_bytes,
         dtype=corpus.dtype_name,
-        metadata={key: value for key, value in metadata.items() if key not in own},
         exist=exist,
         inputs=corpus.fingerprint,
-        tokenizer_record=metadata.get("tokenizer"),
     )
 
 
