@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -19,7 +21,7 @@ from roxxel_format.cli import main
 from .helpers import corpus_of, documents_of, names_in, short
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 APPENDS = st.lists(
     st.lists(st.integers(0, 900), min_size=1, max_size=4), min_size=1, max_size=5
@@ -265,15 +267,16 @@ def test_a_damaged_block_is_found_before_anything_is_committed(tmp_path: Path) -
     assert names_in(tmp_path) == names
 
 
-def test_a_merged_shard_that_vanishes_before_the_commit_is_an_error(
-    tmp_path: Path,
+@pytest.mark.parametrize("lose", [Path.unlink, partial(os.truncate, length=99)])
+def test_a_merged_shard_that_is_lost_before_the_commit_is_an_error(
+    tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
     corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
     before, names = views_of(corpus), names_in(tmp_path)
     check = Place.check_present
 
     def after_a_clean(place: Place, sizes: Mapping[str, int]) -> None:
-        (tmp_path / next(iter(sizes))).unlink()
+        lose(tmp_path / next(iter(sizes)))
         check(place, sizes)
 
     with (

@@ -431,6 +431,20 @@ def test_ends_that_no_documents_can_have_are_damage(
         Roxxel(path).document_spans(0, 12)
 
 
+def test_verify_finds_a_token_beyond_the_range_in_the_foot(tmp_path: Path) -> None:
+    path = tmp_path / "a.rox"
+    Roxxel(path).write([np.array([5, 6, 7], np.uint16)])
+    layout = shard_at(path).layout
+    for token in (4, 8):
+        data = bytearray(path.read_bytes())
+        data[layout.sections.tokens] = token
+        path.write_bytes(sealed(data, layout))
+
+        (error,) = Roxxel(path).verify().errors
+
+        assert str(error).startswith(f"{path}: its head and sections do not match")
+
+
 def test_verify_finds_padding_that_is_not_zero_though_its_checksum_holds(
     tmp_path: Path,
 ) -> None:

@@ -66,6 +66,20 @@ def test_each_version_is_the_corpus_as_it_was(grown: Roxxel) -> None:
         old.read([1795], 10)
 
 
+def test_a_version_may_end_with_documents_without_tokens(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    fingerprints: list[str] = []
+    for sizes in ([2], [0, 0], [1]):
+        corpus.write([np.full(n, 300, np.uint16) for n in sizes], exist="append")
+        fingerprints.append(corpus.fingerprint)
+
+    found = corpus.with_version(fingerprints[1])
+
+    assert [each.size for each in found.documents] == [2, 0, 0]
+    with pytest.raises(TypeError, match="of values 300 to 300"):
+        found.read([0], 2, np.uint8)
+
+
 def test_an_unknown_version_is_an_error_that_names_the_current_one(
     grown: Roxxel,
 ) -> None:
