@@ -321,6 +321,19 @@ def test_other_arguments_are_not_mixed_into_an_open_plan(
     assert read_all(tmp_path / "c_*.rox") == [b"", b"x", b"xx", b"xxx"]
 
 
+def test_as_many_units_of_other_files_are_not_mixed_into_an_open_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = texts(tmp_path, 5)
+    order = [inputs[size] for size in (2, 1, 3, 4)]
+    command = "write", tmp_path / "c_*.rox", *order, "--unit-bytes"
+    assert run(*command, 2, "--part", "0/2") == 0  # units of 2, 1 + 3 and 4 bytes
+
+    assert run(*command, 3) == 1  # units of 2 + 1, 3 and 4 bytes
+
+    assert "differs from this command" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("exist", ["keep", "append", "replace"])
 def test_a_process_killed_after_the_commit_commits_once(
     tmp_path: Path, exist: str, monkeypatch: pytest.MonkeyPatch

@@ -198,6 +198,8 @@ def test_tokens_are_compared_where_there_is_no_text(tmp_path: Path) -> None:
     documents[7][100:140] = leak
     documents[9][:20] = leak[5:25]
     documents[11][:12] = leak[5:17]
+    documents[15][-20:] = leak[:20]
+    documents[16][:20] = leak[20:]
     corpus = Roxxel(tmp_path / "ids_*.rox")
     corpus.write(documents, vocab_size=9000)
     np.save(tmp_path / "exam.npy", leak.astype(np.int64))
@@ -208,7 +210,12 @@ def test_tokens_are_compared_where_there_is_no_text(tmp_path: Path) -> None:
 
     assert isinstance(scan, Scan)
     assert scan.compares == "tokens"
-    assert scan.found.tolist() == [[2200, 2240, 7, 0], [2700, 2720, 9, 0]]
+    assert scan.found.tolist() == [
+        [2200, 2240, 7, 0],
+        [2700, 2720, 9, 0],
+        [4780, 4800, 15, 0],
+        [4800, 4820, 16, 0],
+    ]
     (tmp_path / "exam.txt").write_text(EVALS[0])
     with pytest.raises(ValueError, match=r"exam\.txt: is text, .*--tokenizer"):
         scan_corpus(
