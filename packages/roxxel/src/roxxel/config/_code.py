@@ -109,7 +109,6 @@ def keywords_of(folder: Path, text: str) -> list[str] | None:
 
 
 def _parsed(file: Path) -> ast.Module | None:
-    """Return the source of a module; None if it cannot be read."""
     try:
         return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -117,7 +116,6 @@ def _parsed(file: Path) -> ast.Module | None:
 
 
 def _functions_of(config: RunConfig) -> list[str]:
-    """Return each `"module:function"` that a config names."""
     named = [config.model, config.trainer.eval_fn, config.trainer.train_step]
     return [*filter(None, named)]
 

@@ -139,8 +139,10 @@ def _recipe_model(config: RunConfig) -> LlamaConfig:
     try:
         check_table(Table(KEYS), args)
         OptimizerConfig(**among(OptimizerConfig, args))
-        preset = args.get("preset", "small")
-        return llama_config(preset, **among(LlamaConfig, args))
+        sizes = among(LlamaConfig, args)
+        if "preset" in args:
+            return llama_config(args["preset"], **sizes)
+        return llama_config(**sizes)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{config.file}: {error}") from error
 

@@ -468,7 +468,6 @@ def _key(inside: Any, key: str, change: str) -> str | int:
 
 
 def _key_and_value(change: str) -> tuple[list[str], Any]:
-    """Return the parts of the dotted key, and the value."""
     key, separator, text = change.partition("=")
     nested = _toml(f"{key} = 0") if separator and "\n" not in key else None
     if nested is None:

@@ -121,7 +121,7 @@ def make_trainer(
         made = _Made(config, lambda: _planned_state(config, curriculum))
         for name in ("eval_fn", "train_step"):
             if given[name] is not None:
-                given[name] = load_function(config, given[name], name)
+                given[name] = _load_function(config, given[name], name)
         trainer = Trainer(
             model=made.model_and_optimizer,
             curriculum=curriculum,
@@ -160,7 +160,7 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
             continue
         folder = given[name].removeprefix(_HF)
         if name == "init_from" and folder != given[name]:
-            weights = load_function(config, _HF_WEIGHTS, name)
+            weights = _load_function(config, _HF_WEIGHTS, name)
             given[name] = weights(config.path(folder))
         else:
             given[name] = config.corpus(given[name])
@@ -205,7 +205,7 @@ def with_total_steps(config: RunConfig, total_steps: int) -> RunConfig:
         ConfigError: The config has no `model`, or the function does not exist.
     """
     with _as_config_error(config):
-        function = load_function(config, str(config.model), "model")
+        function = _load_function(config, str(config.model), "model")
         accepted, _ = _parameters(function)
     if "total_steps" not in accepted.keys() - config.model_args.keys():
         return config
@@ -233,7 +233,7 @@ class _Made:
         check_model_args(config)
         self._config = config
         self._last_state = last_state
-        self._function = load_function(config, str(config.model), "model")
+        self._function = _load_function(config, str(config.model), "model")
         self._loss_fn: Callable[..., Any] | None = None
 
     def model_and_optimizer(self) -> tuple[Any, Any]:
@@ -289,7 +289,7 @@ def _parameters(
     return accepted, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
+def _load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
     """Import the `"module:function"` of a key; errors in its module propagate."""
     name, _, function = text.partition(":")
     try:

@@ -81,7 +81,7 @@ class RecipeOptimizer(nnx.Optimizer[Any]):
 
 
 class WeightAverage(NamedTuple):
-    """State of `average_weights`."""
+    """State of `_average_weights`."""
 
     num_updates: jax.Array
     average: Any
@@ -92,7 +92,7 @@ def _pure(tree: Any) -> Any:
     return (getattr(nnx, "as_pure", None) or nnx.pure)(tree)
 
 
-def optimizer_names() -> list[str]:
+def _optimizer_names() -> list[str]:
     """Return the optimizers of optax that a recipe may name."""
     names: list[str] = []
     for module in (optax, contrib):
@@ -118,7 +118,7 @@ def make_optimizer(total_steps: int, **recipe: Any) -> optax.GradientTransformat
         ValueError: A name is unknown, or a value is out of range.
     """
     config, rate = _declared(total_steps, recipe)
-    check_choice("optimizer", config.optimizer, optimizer_names())
+    check_choice("optimizer", config.optimizer, _optimizer_names())
     # inject_hyperparams keeps the learning rate where the trainer's log reads it. All
     # other arguments stay out of the state, so that a resumed run can change them.
     scheduled = optax.inject_hyperparams(_update(config))(
@@ -128,7 +128,7 @@ def make_optimizer(total_steps: int, **recipe: Any) -> optax.GradientTransformat
     clipping = (
         optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
     )
-    averages = [average_weights(config.ema)] if config.ema else []
+    averages = [_average_weights(config.ema)] if config.ema else []
     return optax.chain(clipping, scheduled, *averages)
 
 
@@ -143,7 +143,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
         )
 
 
-def average_weights(decay: float) -> optax.GradientTransformation:
+def _average_weights(decay: float) -> optax.GradientTransformation:
     """Return a transformation that keeps an exponential average of the new weights.
 
     After t updates, the weights of update i have the share `decay ** (t - i)`, divided

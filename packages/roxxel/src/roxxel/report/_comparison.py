@@ -86,7 +86,7 @@ def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
             for name in held_out
         ),
         ("training", *(short_duration(run.seconds) for run in runs)),
-        ("tokens/s on average", *(_rate(run) for run in runs)),
+        ("tokens/s on average", *(short(run.rate) if run.rate else "" for run in runs)),
         ("branch of", *(_parent(run, is_branch=True) for run in runs)),
         ("weights of", *(_parent(run, is_branch=False) for run in runs)),
         ("command", *(run.command for run in runs)),
@@ -106,10 +106,6 @@ def _held_out(runs: Sequence[RunFacts]) -> dict[str, None]:
 def _last(columns: Mapping[str, Series], name: str) -> str:
     last = columns[name].last if name in columns else None
     return "" if last is None else f"{last:.4f}"
-
-
-def _rate(run: RunFacts) -> str:
-    return short(run.rate) if run.rate else ""
 
 
 def _parent(run: RunFacts, *, is_branch: bool) -> str:
