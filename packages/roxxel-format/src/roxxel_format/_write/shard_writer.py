@@ -94,7 +94,7 @@ class ShardWriter:
                 raise TypeError(
                     f"separator is {separator!r:.50}; pass its items, such as (0,)"
                 )
-            if vocab_size is not None:
+            if type(vocab_size) not in (int, type(None)):  # A recipe's is checked.
                 vocab_size = as_integer("vocab_size", vocab_size)
             if len(separator) > MAX_SEPARATOR_LENGTH:
                 raise ValueError(
