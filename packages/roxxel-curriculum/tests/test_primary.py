@@ -147,6 +147,7 @@ def test_every_argument_takes_the_name() -> None:
     assert [each.source for each in sampler.withdrawals] == ["web"]
     assert sampler.masked_steps("web", 0) == (range(6),)
     assert sampler.masked_ranges("web", 0, 505) == {(500, 505): (range(6),)}
+    assert sampler.masked_ranges("web", 509, 600) == {}
     state = sampler.state(6)
     assert state["without"][0]["source"] == "web"
     sampler.check(state)
