@@ -94,6 +94,23 @@ def test_the_newest_checkpoint_is_the_default(runs: Path) -> None:
     assert (summary.start_step, summary.step) == (10, 12)
 
 
+def test_a_branch_measures_what_its_parent_would_if_it_went_on(runs: Path) -> None:
+    """Step 10 was saved as the last one, not as one of every 5."""
+    longer = [Phase(6, 4, 9), Phase(6, 2, 17)]
+    found: list[Mapping[str, float]] = []
+    curriculum = Curriculum(corpus(runs), longer)
+    for one in (
+        branch(runs, "run@10", phases=longer, checkpoint_every=5),
+        trainer(runs, longer, curriculum=curriculum, checkpoint_every=5),
+    ):
+        one.run()
+        assert one.checkpointer is not None
+        found.append(one.checkpointer.metrics(12))
+
+    assert "loss_since_save" in found[0]
+    assert found[0] == found[1]
+
+
 def test_a_branch_may_change_the_steps_to_come(runs: Path) -> None:
     edited = [Phase(4, 4, 9), Phase(3, 2, 9)]
 

@@ -128,6 +128,26 @@ def test_a_run_that_goes_on_skips_what_an_unbroken_one_skips(tmp_path: Path) -> 
     assert sorted(set(skipped(tmp_path / "b"))) == skipped(tmp_path / "a")
 
 
+def test_values_of_another_name_begin_a_window_anew(tmp_path: Path) -> None:
+    """By the window of the losses, each of these values would be a spike."""
+
+    def step(model: Any, optimizer: Any, batch: Any) -> Any:
+        loss, _ = draw(model, optimizer, batch)
+        return loss, {"other": 1000 * loss}
+
+    for watched, until in (("loss", 20), ("other", 29)):
+        one = trainer(
+            tmp_path,
+            PHASES,
+            loss_fn=None,
+            train_step=step,
+            skip_spikes=RULE | {"what": [watched]},
+        )
+        one.run(until=until)
+
+    assert not [at for at in skipped(tmp_path) if at > 20]
+
+
 def planted(row: Any, model: Any, batch: Any) -> Any:
     """Return a loss whose gradient explodes on the batch that has a row."""
     is_planted = (batch == jnp.asarray(row)).all(axis=1).any()
