@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum import Curriculum, IndexSet, Phase
 from roxxel_curriculum.testing import PositionReader
 
 
@@ -100,3 +100,33 @@ def test_epochs_may_be_a_number_of_numpy(given: Any, same: float) -> None:
 def test_epochs_that_are_not_a_real_number_are_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="epochs must be a finite number above 0"):
         Phase(batch_size=2, seq_len=9, epochs=wrong)
+
+
+@pytest.mark.parametrize(
+    ("starts", "stops", "error"),
+    [
+        ([0], [1.5], TypeError),
+        ([0], ["9"], TypeError),
+        ([True], [2], TypeError),
+        (0, 9, TypeError),
+        ([0], [1, 2], ValueError),
+    ],
+)
+def test_an_index_set_rounds_and_repeats_nothing(
+    starts: Any, stops: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"starts.*stops"):
+        IndexSet(starts, stops)
+
+
+@pytest.mark.parametrize("fields", [None, 5, True])
+def test_fields_that_are_no_list_are_one_sentence(fields: Any) -> None:
+    with pytest.raises(TypeError, match="fields must be a list of names"):
+        make(Phase(3, 2, 9)).sampler(0, fields=fields)
+
+
+@pytest.mark.parametrize("argument", ["scale", "tokens"])
+@pytest.mark.parametrize("value", ["1", True, np.bool_(True)], ids=repr)
+def test_a_share_of_a_proxy_is_a_number(argument: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{argument} must be an? "):
+        make(Phase(3, 2, 9)).proxy(**{argument: value})

@@ -61,7 +61,13 @@ class IndexSet:
     __slots__ = ("_packed", "_starts", "_stops", "digest")
 
     def __init__(self, starts: npt.ArrayLike, stops: npt.ArrayLike) -> None:
-        first, last = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
+        first, last = np.asarray(starts), np.asarray(stops)
+        kinds = {each.dtype.kind for each in (first, last) if each.size}
+        if not (first.ndim == last.ndim == 1 and kinds <= {"i", "u"}):
+            raise TypeError("starts and stops must be flat lists of integers")
+        if first.size != last.size:
+            raise ValueError(f"{first.size} starts, but {last.size} stops; pass pairs")
+        first, last = first.astype(np.int64), last.astype(np.int64)
         keep = first < last
         order = np.argsort(first[keep], kind="stable")
         first, last = first[keep][order], last[keep][order]

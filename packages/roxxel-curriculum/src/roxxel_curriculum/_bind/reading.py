@@ -52,7 +52,8 @@ FIELDS: tuple[Field, ...] = (
 
 def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
     """Return the names of a batch's fields, each once."""
-    if isinstance(fields, str | Mapping):
+    is_listed = hasattr(type(fields), "__iter__")
+    if not is_listed or isinstance(fields, str | Mapping):
         raise TypeError(
             f"fields must be a list of names, got {fields!r}; give such as "
             '("tokens", "loss_mask")'

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
+from numbers import Real
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._arguments import Phase
 from roxxel_curriculum._errors import CurriculumError
@@ -87,13 +90,18 @@ def checked_scale(scale: float | None, tokens: int | None, total_tokens: int) ->
         raise CurriculumError(
             "a proxy needs scale or tokens, and not both; give scale=1/16, for example"
         )
-    found = scale if scale is not None else (tokens or 0) / total_tokens
+    if tokens is not None:
+        found = as_integer("tokens", tokens) / total_tokens
+    elif isinstance(scale, bool) or not isinstance(scale, Real):
+        raise TypeError(f"scale must be a number such as 1/16, got {scale!r:.50}")
+    else:
+        found = float(scale)
     if not 0 < found <= 1:
         raise CurriculumError(
             f"a proxy of scale {found:.4g} is no part of the run's {total_tokens:,} "
             "tokens; give a scale above 0 and at most 1"
         )
-    return float(found)
+    return found
 
 
 def chosen_part(spans: Spans, scale: float, seed: int) -> Part:
