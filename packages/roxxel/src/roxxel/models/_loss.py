@@ -45,9 +45,9 @@ def next_token_loss(
             memory: the loss computes the same products with any.
 
     Returns:
-        A float32 scalar and a dict. `loss_weight` is the number of targets that count.
+        A float32 scalar and a dict. `loss_weight` is the sum of the weights of targets.
         `row_loss` and `row_weight`, of shape (B,), are the mean cross-entropy and the
-        number of targets of each row; the trainer logs the loss of each source from
+        weight of each row; the trainer logs the loss of each source from
         them. With `z_loss`, the dict also has `cross_entropy`, the loss without the
         z-loss term. Weights of targets have no gradient.
     """
@@ -72,7 +72,7 @@ def next_token_loss(
     )
     row_weight = weights.sum(axis=1)
     count = row_weight.sum()
-    shares = weights / jnp.maximum(count, 1)
+    shares = weights / _above_0(count)
     if loss_chunk is not None:
         as_integer("loss_chunk", loss_chunk, 1)
     columns = Columns.of(model.config, *hidden.shape[:2])
@@ -83,12 +83,17 @@ def next_token_loss(
     sums = (losses * weights).sum(axis=1)
     logged = {
         "loss_weight": count,
-        "row_loss": sums / jnp.maximum(row_weight, 1),
+        "row_loss": sums / _above_0(row_weight),
         "row_weight": row_weight,
     }
     if not z_loss:
         return loss, logged
-    return loss, {**logged, "cross_entropy": sums.sum() / jnp.maximum(count, 1)}
+    return loss, {**logged, "cross_entropy": sums.sum() / _above_0(count)}
+
+
+def _above_0(weight: jax.Array) -> jax.Array:
+    """Return a sum of weights as a divisor; the mean of nothing is then 0."""
+    return jnp.where(weight > 0, weight, 1)
 
 
 def _loss_alone(
