@@ -345,6 +345,17 @@ def test_a_source_that_gives_another_shape_is_an_error() -> None:
         next(device_stream(Short(), 0, 1))
 
 
+@pytest.mark.parametrize("change", [np.float64, np.atleast_3d])
+def test_a_source_whose_parts_differ_is_an_error(change: Callable[..., Any]) -> None:
+    class Mixed(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            part = super().rows(step, rows, columns)
+            return change(part) if rows.start else part
+
+    with pytest.raises(ValueError, match=r"step 0: .* rows slice\(\d+, .* one dtype"):
+        next(device_stream(Mixed(), 0, 1, sharded((8,), "a")))
+
+
 def test_a_batch_that_does_not_divide_is_found_at_construction() -> None:
     with pytest.raises(ValueError, match="choose sizes that divide"):
         device_stream(CountingSource((12, 4)), 0, 5, sharded((8,), "a"))

@@ -324,7 +324,7 @@ def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
 def _check_shapes(
     name: str, shape: Shape, reads: Sequence[Box], parts: list[npt.NDArray[Any]]
 ) -> None:
-    """Raise a ValueError if a part has other rows and columns than requested."""
+    """Raise a ValueError if a part has other rows or columns, or another dtype."""
     for read, part in zip(reads, parts, strict=True):
         wanted = shape_of(read)
         num_axes = max(1, min(part.ndim, len(wanted)))
@@ -334,4 +334,11 @@ def _check_shapes(
                 f"{name}: the source returned an array of shape {part.shape} for rows "
                 f"{rows} and columns {columns} of a batch of shape {shape}; "
                 f"return an array whose shape begins with {wanted}"
+            )
+        first, of_first = parts[0], (parts[0].dtype, parts[0].shape[num_axes:])
+        if (part.dtype, part.shape[num_axes:]) != of_first:
+            raise ValueError(
+                f"{name}: the source returned {part.dtype} of shape {part.shape} for "
+                f"rows {slice(*read[0])}, but {first.dtype} of shape {first.shape} for "
+                f"rows {slice(*reads[0][0])}; return one dtype and one shape of items"
             )
