@@ -231,6 +231,27 @@ def test_calls_are_learned_as_json(render: Render) -> None:
     ]
 
 
+ASKING = """{% for m in messages %}{% if m.content is none %}
+{% set call = m.tool_calls[0].function %}
+{{ 'A:' ~ call.name ~ call.arguments | tojson }}
+{%- else %}{{ m.role[0] + ':' + m.content }}{% endif %}{{ '<end>' }}{% endfor %}
+{% if add_generation_prompt %}{{ '' }}{% endif %}"""
+
+
+def test_a_template_may_ask_whether_a_content_is_none(render: Render) -> None:
+    calls = CALLING[1]["tool_calls"]
+
+    text, _ = render(ASKING, CALLING)
+
+    call = 'A:add{"a": 1, "c": [true, null]}'
+    assert text == f"u:1+1?<end>{call}<end>t:2<end>a:It is 2<end>"
+    for content in ({}, {"content": ""}):
+        said_so = {"role": "assistant", "tool_calls": calls, **content}
+        assert render(QWEN_TOOLS, [CALLING[0], said_so, *CALLING[2:]]) == render(
+            QWEN_TOOLS, CALLING
+        )
+
+
 def test_a_table_with_two_tools_invents_no_arguments(render: Render) -> None:
     def call(**arguments: Any) -> dict[str, Any]:
         return {"function": {"name": "add", "arguments": arguments}}

@@ -199,19 +199,21 @@ class ChatTemplate:
                     f"{what} has no content, only {', '.join(table)}; a message is an "
                     "object with role and content"
                 )
-            problem = _problem_of_content(table.get("content", ""))
+            content = table.get("content") or ""
+            problem = _problem_of_content(content)
             problem = problem or _problem_of_weight(table.get("weight", 1))
             if problem:
                 raise ValueError(f"{what} {problem}")
             # A special token must not come from two parts either.
-            self._check_texts(number, [table, _joined(table.get("content", ""))])
+            self._check_texts(number, [table, _joined(content)])
             found.append(table)
         return found
 
     def _as_taken(self, messages: _Messages) -> tuple[_Messages, list[_Said], str]:
         """Return the messages with contents in the form that the template accepts.
 
-        It tries the contents as they are, then as texts, then as lists of parts. Also
+        It tries the contents as they are, then as texts, then as lists of parts; a
+        content that is null beside calls is missing in the last two forms. Also
         return the texts of the messages, and the rendering with marker texts for them.
 
         Raises:
@@ -524,9 +526,12 @@ def _given_fields(what: str, message: object) -> dict[str, Any] | None:
     if not isinstance(message, Mapping):
         return None
     fields = cast("Mapping[str, object]", message)
-    given = {name: value for name, value in fields.items() if value != []}
+    given = cast("dict[str, Any]", _given(fields))
+    given = {name: value for name, value in given.items() if value != []}
+    if "tool_calls" in given and _CONTENT in fields:  # Templates ask if it is none.
+        given.setdefault(_CONTENT, None)
     try:
-        return as_value(_given(given))
+        return as_value(given)
     except ValueError as error:
         raise ValueError(
             f"{what} holds {error}; pass texts, numbers, lists and objects"
@@ -592,11 +597,11 @@ def _problem_of(part: object) -> str:
 def _with_content(
     message: dict[str, Any], change: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    if "content" not in message:
-        return message
     changed = copy(message)
-    content = change(message["content"])
-    changed["content"] = content if isinstance(content, str) else as_value(content)
+    content = changed.pop(_CONTENT, None)
+    if content is not None:
+        content = change(content)
+        changed[_CONTENT] = content if isinstance(content, str) else as_value(content)
     return changed
 
 
