@@ -101,7 +101,8 @@ class Dataloader(Generic[B]):
             the epoch. For a stream, call `StreamingDataset.shuffle` instead.
         seed: Seed of the shuffle; any integer.
         drop_last: Whether to drop a short last batch of an epoch.
-        collate: Function from a list of items to a batch; the default stacks leaves.
+        collate: Function from a list of items to a batch; the default stacks leaves. It
+            returns new arrays each time, because batches wait to be used.
         sharding: Sharding of the global arrays, or a function from global shape to
             sharding. The loader also calls the function with `(num_rows,)` to find the
             rows of this process. With None, each batch is what `collate` returns for
