@@ -155,7 +155,8 @@ class ChatTemplate:
 
         If the assistant speaks last, the last span ends one character after the text:
         the loss then counts the end of the document too. What is None in an object is
-        left out at every depth, because a table cannot tell it from a missing field.
+        left out at every depth, but for a content beside calls, because a table cannot
+        tell it from a missing field.
 
         Raises:
             ValueError: The messages cannot be rendered, contain a refused text, or
