@@ -70,6 +70,11 @@ def config_text(config: RunConfig) -> str:
     return tomlkit.dumps(document)
 
 
+def config_table(config: RunConfig) -> dict[str, Any]:
+    """Return the values that `config_text` writes, as TOML is parsed."""
+    return tomllib.loads(config_text(config))
+
+
 def changed_text(
     config: RunConfig, folder: Path | None, comments: Sequence[str] = ()
 ) -> str:
@@ -148,7 +153,7 @@ def config_values(config: RunConfig) -> dict[str, str]:
             for name, held in config.held_out.items()
         },
     )
-    return dict(_flat("", tomllib.loads(config_text(same_form))))
+    return dict(_flat("", config_table(same_form)))
 
 
 def config_differences(

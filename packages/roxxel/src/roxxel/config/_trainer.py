@@ -9,7 +9,6 @@ is extended, a schedule of the learning rate is extended, too.
 from __future__ import annotations
 
 import inspect
-import tomllib
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +30,7 @@ from roxxel.config._open import (
     open_eval_curriculum,
     open_sampler,
 )
-from roxxel.config._text import changed_text, config_text
+from roxxel.config._text import changed_text, config_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -171,7 +170,7 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
         if "log_dir" in each:
             each["log_dir"] = str(config.corpus(str(each["log_dir"])))
     if "wandb" in sinks:
-        sinks["wandb"].setdefault("config", tomllib.loads(config_text(config)))
+        sinks["wandb"].setdefault("config", config_table(config))
     return {**given, "log_to": sinks}
 
 
