@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from roxxel_format import Roxxel
 from roxxel_prepare import PartSummary, Progress, commit_files, write_files
@@ -211,3 +212,28 @@ def test_an_argument_that_cannot_be_meant_is_refused(
         write_files(tmp_path / "out" / "c_*.rox", **arguments)
 
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("path", "url"), ("skip_bad", "no"), ("bucket_by_length", 512)],
+)
+def test_an_argument_of_another_kind_is_refused_by_name(
+    argument: str, value: Any, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(12).reshape(3, 4))
+    arguments: dict[str, Any] = {argument: value}
+
+    with pytest.raises(TypeError, match=f"^{argument} must be"):
+        write_files(tmp_path / "c_*.rox", tmp_path / "ids.npy", **arguments)
+
+
+def test_the_size_of_a_unit_may_be_an_integer_of_numpy(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(1200).reshape(3, 400))
+    size: Any = np.uint8(200)
+
+    write_files(
+        tmp_path / "c_*.rox", tmp_path / "ids.npy", vocab_size=2000, unit_bytes=size
+    )
+
+    assert Roxxel(tmp_path / "c_*.rox").num_documents == 3

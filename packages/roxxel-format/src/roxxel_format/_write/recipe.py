@@ -441,10 +441,14 @@ class Recipe:
             given["dtype"] = stored_name(self.dtype)
         for name, value in given.items():
             object.__setattr__(self, name, value)
-        if not isinstance(cast("object", self.special_tokens), bool):
-            raise TypeError(
-                f"special_tokens must be True or False, got {self.special_tokens!r:.50}"
-            )
+        choices = {
+            "special_tokens": self.special_tokens,
+            "skip_bad": self.skip_bad,
+            "path": self.fields.path,
+        }
+        for name, value in cast("dict[str, object]", choices).items():
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be True or False, got {value!r:.50}")
         if not isinstance(cast("object", self.metadata), Mapping | None):
             raise TypeError(
                 f"metadata must be a dict, got a {type(self.metadata).__name__}; "

@@ -14,7 +14,7 @@ import os
 import re
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, cast
 
 from roxxel_format import ShardError
 from roxxel_format.writing import Fields, Place, Recipe, Side
@@ -132,7 +132,7 @@ def write_files(
         (3, 'uint16')
     """
     runner = runner_of(workers, ray)
-    as_integer("unit_bytes", unit_bytes, 1)
+    unit_bytes = as_integer("unit_bytes", unit_bytes, 1)
     check_part(part)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
@@ -345,6 +345,8 @@ def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int
 
     Raises ValueError for other lengths, and if `pack` is given too.
     """
+    if isinstance(cast("object", lengths), SupportsIndex | str | bytes):
+        raise TypeError(f"bucket_by_length must be a list, got {lengths!r:.50}")
     found = [as_integer("bucket_by_length", each, 2) for each in lengths]
     if not found or found != sorted({*found}):
         raise ValueError(

@@ -102,7 +102,7 @@ def scan_corpus(
         63 of 69 tokens in 1 place of 1 document hold 13-grams of exam.rox
     """
     as_integer("ngram", ngram, 2)
-    as_integer("unit_bytes", unit_bytes, 1)
+    unit_bytes = as_integer("unit_bytes", unit_bytes, 1)
     check_part(part)
     paths = [against] if isinstance(against, str | os.PathLike) else [*against]
     names = [os.fspath(each) for each in paths]
