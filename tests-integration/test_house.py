@@ -119,7 +119,7 @@ def test_a_fact_has_one_home(concept: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "most"),
-    [("separator", 12), ("columns", 23), ("pack", 11), ("vocab_size", 12)],
+    [("separator", 12), ("columns", 22), ("pack", 11), ("vocab_size", 12)],
 )
 def test_few_modules_name_an_option_of_a_write(option: str, most: int) -> None:
     named = counts.modules_naming(option)

@@ -525,6 +525,16 @@ class Manifest:
         tables = self.columns.values()
         return [name for table in tables for name in table.names if name is not None]
 
+    def with_only(self, new: NewShards, version: Version) -> Manifest:
+        """Return this manifest with only new shards, which a version commits."""
+        return replace(
+            self,
+            shards=new.shards,
+            columns=new.columns,
+            versions=(version,),
+            bins=new.bins,
+        )
+
     def followed_by(self, other: Manifest) -> Manifest:
         """Return the lists of this manifest, followed by those of `other`."""
         bins = self.bins

@@ -37,9 +37,8 @@ from roxxel_format._write.intake import (
     load_intake,
     load_tokenizer,
 )
-from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import OneFile, place_of
-from roxxel_format._write.recipe import LOSS_MASK, Chat, Recipe, Side, as_given
+from roxxel_format._write.recipe import Chat, Recipe, Side, as_given
 from roxxel_format._write.series import ShardSeries
 
 if TYPE_CHECKING:
@@ -60,14 +59,6 @@ _WRITE_AGAIN = (
     "so this write was discarded; to replace the other, write again with "
     'exist="replace"'
 )
-
-
-_MADE_BY = {
-    "id": "document_id (--document-id)",
-    "path": "path=True (--path)",
-    LOSS_MASK: "prompt and completion (--prompt, --completion) or chat (--chat)",
-}
-"""What makes a column of a write."""
 
 
 class CorpusWrite:
@@ -111,7 +102,7 @@ class CorpusWrite:
         sharded = is_several or recipe.may_make_several
         self.corpus = place_of(filepath, timeout_s, sharded=sharded)
         self.what = self.corpus.what
-        why = _why_no_file(recipe, is_several=is_several)
+        why = recipe.why_no_file(is_several=is_several)
         if why:
             self.corpus.as_place(why)
         says_ending = says_ending and recipe.is_first
@@ -371,8 +362,7 @@ class CorpusWrite:
                 raise
             finally:
                 file.files.delete(file.tokenizers_left())
-        new = NewShards(series.table, dtype=self._intake.recipe.stored)
-        summary = file.summary(new)
+        summary = file.summary(series.done)
         return replace(summary, switched_off=self.switched_off)
 
 
@@ -472,15 +462,12 @@ def write_shards(
         The shards; none if there are no documents.
     """
     with place.files.stage() as folder:
-        columns, made = None, intake.recipe.fields.columns
-        if made:
-            columns = NewColumns(made, place.name, folder.publish)
         series = ShardSeries(
             place.pattern,
             lambda: new_path(folder.path),
             intake,
             {},
-            columns=columns,
+            name=place.name,
             on_closed=folder.publish,
         )
         try:
@@ -490,16 +477,9 @@ def write_shards(
         except BaseException:
             series.abort()
             if discards:
-                paths = [*series.paths, *(columns.paths if columns else ())]
-                place.discard_unlisted(path.name for path in paths)
+                place.discard_unlisted(path.name for path in series.all_paths)
             raise
-    return NewShards(
-        series.table,
-        columns.tables if columns else {},
-        intake.recipe.stored,
-        intake.recipe.kind,
-        series.bins,
-    )
+    return series.done
 
 
 def commit(
@@ -508,7 +488,7 @@ def commit(
     new: NewShards,
     lost: Callable[[Place], str] = lambda _: _WRITE_AGAIN,
 ) -> WriteSummary:
-    """Commit shards and columns, which are complete at the place.
+    """Commit shards, which are complete at the place with all their files.
 
     If another write committed since `place.begin`, an append begins again from the
     new manifest. A write that replaces the corpus does so only if the other write
@@ -582,13 +562,7 @@ def _added(recipe: Recipe, place: Place, new: NewShards) -> Manifest:
     version = end.last.followed_by(
         new.shards, new.bins, recipe.recorded, recipe.encoder, recipe.tokenizer_file
     )
-    return replace(
-        end,
-        shards=new.shards,
-        columns=new.columns,
-        versions=(version,),
-        bins=new.bins,
-    )
+    return end.with_only(new, version)
 
 
 def _packed_tokenizer(
@@ -603,17 +577,6 @@ def _packed_tokenizer(
     if isinstance(chat, Chat):  # What rendered the chats, wherever it was.
         files[TEMPLATE_FILE] = chat.text
     return pack_tokenizer(files)
-
-
-def _why_no_file(recipe: Recipe, *, is_several: bool) -> str:
-    """Return why one file cannot hold the corpus of a recipe; empty if it can."""
-    if recipe.fields.columns:
-        return f"it has no columns, such as {next(iter(recipe.fields.columns))!r}"
-    if recipe.pack is not None:
-        return f"it cannot say how pack={recipe.pack} (--pack) has packed it"
-    if recipe.may_make_several:
-        return 'max_shard_bytes and exist="append", which add shards, cannot write it'
-    return "several processes cannot write it" if is_several else ""
 
 
 def _for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
@@ -643,15 +606,7 @@ def _for_corpus(recipe: Recipe, manifest: Manifest, what: str) -> Recipe:
             "tokenizer, or write another corpus"
         )
     _check_split(manifest, recipe.side, what)
-    _check_columns(manifest, recipe.fields.columns, recipe.without_columns, what)
-    for name, (per, dtype) in recipe.fields.columns.items():
-        old = manifest.columns[name]
-        if (old.per, old.dtype) != (per, dtype):
-            raise ValueError(
-                f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
-                f"{dtype} per {per} cannot be appended; replace that column with "
-                "write_column, or write another corpus"
-            )
+    recipe.check_brings(manifest, what)
     return decided
 
 
@@ -716,28 +671,3 @@ def _check_split(manifest: Manifest, new: Side | None, what: str) -> None:
         f"{what}: is one side of a split, and other documents could be those of the "
         f"other side; {old.how_to_append()}"
     )
-
-
-def _check_columns(
-    manifest: Manifest, columns: Iterable[str], without: Iterable[str], what: str
-) -> None:
-    """Raise ValueError unless new documents bring exactly the columns of a corpus.
-
-    A column that only some shards have cannot be read.
-    """
-    for name in columns:
-        if name not in manifest.columns:
-            raise ValueError(
-                f"{what}: has no column {name!r}, so that of the new documents could "
-                f"not be read; leave {_MADE_BY.get(name, name)} out, write another "
-                f"corpus, or first write the column with write_column({name!r}, ...)"
-            )
-    for name in manifest.columns:
-        if name not in {*columns, *without}:
-            option = f"pass {_MADE_BY[name]}, or " if name in _MADE_BY else "pass "
-            raise ValueError(
-                f"{what}: has a column {name!r}, which could not be read any more "
-                f"without values for the new documents; {option}"
-                f"without_columns=[{name!r}] (--without-columns {name}), and then "
-                f'write the values with write_column({name!r}, ..., exist="append")'
-            )

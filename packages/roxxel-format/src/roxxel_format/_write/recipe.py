@@ -77,6 +77,14 @@ _CHOICES = {
 }
 
 
+_MADE_BY = {
+    "id": "document_id (--document-id)",
+    "path": "path=True (--path)",
+    LOSS_MASK: "prompt and completion (--prompt, --completion) or chat (--chat)",
+}
+"""What makes a column of a write."""
+
+
 class Separator(Enum):
     """A separator that the tokenizer determines."""
 
@@ -528,6 +536,49 @@ class Recipe:
     def may_make_several(self) -> bool:
         """Whether the write may make several shards, or add a shard."""
         return self.max_shard_bytes is not None or self.exist == "append"
+
+    def why_no_file(self, *, is_several: bool) -> str:
+        """Return why one file cannot hold the corpus; empty if it can."""
+        if self.fields.columns:
+            return f"it has no columns, such as {next(iter(self.fields.columns))!r}"
+        if self.pack is not None:
+            return f"it cannot say how pack={self.pack} (--pack) has packed it"
+        if self.may_make_several:
+            return (
+                'max_shard_bytes and exist="append", which add shards, cannot write it'
+            )
+        return "several processes cannot write it" if is_several else ""
+
+    def check_brings(self, manifest: Manifest, what: str) -> None:
+        """Raise ValueError unless new documents bring exactly the columns of a corpus.
+
+        A column that only some shards have cannot be read.
+        """
+        columns = self.fields.columns
+        for name, (per, dtype) in columns.items():
+            old = manifest.columns.get(name)
+            if old is None:
+                raise ValueError(
+                    f"{what}: has no column {name!r}, so that of the new documents "
+                    f"could not be read; leave {_MADE_BY.get(name, name)} out, write "
+                    "another corpus, or first write the column with "
+                    f"write_column({name!r}, ...)"
+                )
+            if (old.per, old.dtype) != (per, dtype):
+                raise ValueError(
+                    f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
+                    f"{dtype} per {per} cannot be appended; replace that column with "
+                    "write_column, or write another corpus"
+                )
+        for name in manifest.columns:
+            if name not in {*columns, *self.without_columns}:
+                option = f"pass {_MADE_BY[name]}, or " if name in _MADE_BY else "pass "
+                raise ValueError(
+                    f"{what}: has a column {name!r}, which could not be read any more "
+                    f"without values for the new documents; {option}"
+                    f"without_columns=[{name!r}] (--without-columns {name}), and then "
+                    f'write the values with write_column({name!r}, ..., exist="append")'
+                )
 
     @property
     def is_first(self) -> bool:

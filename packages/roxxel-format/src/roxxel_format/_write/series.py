@@ -10,7 +10,7 @@ import numpy as np
 
 from roxxel_format._spec.input_totals import InputCounts
 from roxxel_format._spec.layout import shard_table, stored_dtype
-from roxxel_format._spec.manifest import BinTable
+from roxxel_format._spec.manifest import BinTable, NewShards
 from roxxel_format._version import __version__
 from roxxel_format._write.casting import (
     Caster,
@@ -18,6 +18,7 @@ from roxxel_format._write.casting import (
     DocumentTypeError,
     NoDocumentsError,
 )
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.packing import packed
 from roxxel_format._write.recipe import EncodedRow, Row
 from roxxel_format._write.shard_writer import ShardWriter
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from roxxel_format._corpus_name import CorpusName
     from roxxel_format._spec.layout import Layout, Tokens
-    from roxxel_format._spec.manifest import ShardTable
     from roxxel_format._write.intake import Intake
-    from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.packing import Part
     from roxxel_format._write.recipe import Origin
 
@@ -47,8 +47,9 @@ class ShardSeries:
 
     `new_path()` returns the path of the next shard. Its draft is `draft`, if the caller
     has made one, else `ShardWriter` makes one. `paths` includes a shard that is just
-    being renamed. `on_closed` gets the path of each finished shard. If there are
-    `columns`, the data are rows, and the series also writes the columns of each shard.
+    being renamed. `on_closed` gets the path of each finished file. If the recipe makes
+    columns, the data are rows, and the series also writes the columns of each shard, by
+    the names of `name`.
     `bins` is None unless documents are packed.
     """
 
@@ -59,7 +60,7 @@ class ShardSeries:
         intake: Intake,
         metadata: Mapping[str, Any],
         *,
-        columns: NewColumns | None = None,
+        name: CorpusName | None = None,
         draft: Path | None = None,
         on_closed: Callable[[Path], object] = lambda _: None,
     ) -> None:
@@ -67,7 +68,11 @@ class ShardSeries:
         self._new_path, self._draft = new_path, draft
         self._intake = intake
         self._metadata = metadata
-        self._columns = columns
+        columns = intake.recipe.fields.columns
+        self._columns = None
+        if columns:
+            assert name is not None  # noqa: S101 - `why_no_file` refuses one file
+            self._columns = NewColumns(columns, name, on_closed)
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
@@ -81,9 +86,22 @@ class ShardSeries:
         self._num_padding = self._num_cut = 0
 
     @property
-    def table(self) -> ShardTable:
-        """The finished shards, as a manifest lists them."""
-        return shard_table([path.name for path in self.paths], self._layouts)
+    def done(self) -> NewShards:
+        """The finished shards."""
+        recipe, columns = self._intake.recipe, self._columns
+        return NewShards(
+            shard_table([path.name for path in self.paths], self._layouts),
+            {} if columns is None else columns.tables,
+            recipe.stored,
+            recipe.kind,
+            self.bins,
+        )
+
+    @property
+    def all_paths(self) -> list[Path]:
+        """The finished files: shards, and what lies beside each."""
+        columns = self._columns
+        return [*self.paths, *(() if columns is None else columns.paths)]
 
     def write_all(
         self,
