@@ -69,6 +69,11 @@ OBJECTS: list[tuple[str, dict[str, Any], str]] = [
         "for another model; make",
     ),
     ("optimizer of no parameter", {"optimizer": lora()}, "LoRAParam.*nnx.Param"),
+    (
+        "optimizer that asks for a function",
+        {"optimizer": nnx.Optimizer(MODEL, optax.lbfgs(), wrt=nnx.Param)},
+        "^the optimizer raises .*value_fn(?!.*batch).*train_step",
+    ),
     ("model class", {"model": Tiny}, "the class Tiny.*Tiny\\("),
     ("Linen model", {"model": linen.Dense(3)}, "Linen.*nnx.bridge.ToNNX"),
     ("dict of arrays", {"model": {"w": jnp.ones(3)}}, "model is a dict.*NNX module"),

@@ -22,7 +22,7 @@ from roxxel_ckpt.activity import doing
 from roxxel_store.screen import short_size
 
 from roxxel_train._files.folder import AUTOTUNE, cache_folder
-from roxxel_train._step.given import explained
+from roxxel_train._step.given import explained, how_called
 from roxxel_train._step.loss import LOSS_WEIGHT
 from roxxel_train._step.traced import Findings
 
@@ -141,7 +141,7 @@ class CompiledAhead:
         for key, batch in distinct.items():
             if jax.config.values["jax_disable_jit"]:
                 break
-            with jax.set_mesh(mesh), explained(batch):
+            with jax.set_mesh(mesh), explained(how_called(batch)):
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
             self.found.add(traced.jaxpr.jaxpr, shapes, batch)
@@ -222,7 +222,7 @@ class CompiledAhead:
                 del self._compiled[key]
 
     def _debugged(self, state: Tree, batch: Any) -> Any:
-        with jax.set_mesh(self._mesh), explained(batch):
+        with jax.set_mesh(self._mesh), explained(how_called(batch)):
             return self._function(state, batch)
 
     def _compile(

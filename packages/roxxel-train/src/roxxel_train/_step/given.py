@@ -223,10 +223,11 @@ def untrained_array(model: nnx.Module, wrt: Any) -> Iterator[str]:
 
 
 @contextmanager
-def explained(fed: Any) -> Generator[None]:
+def explained(how: str, what: str = "the function") -> Generator[None]:
     """Raise `FunctionError` for an error that a sentence explains better than JAX.
 
-    `fed` is what the traced function receives: a batch, or a `Fed` with a batch.
+    `how` says what the trainer gives to the code, which is called `what` if no line of
+    its own raises the error.
     """
     try:
         yield
@@ -236,7 +237,7 @@ def explained(fed: Any) -> Generator[None]:
         # Without a frame of its own, the function itself belongs to a library.
         is_of_library = package == __name__.partition(".")[0]
         position = f"{frame.f_code.co_filename}:{line}"
-        place = "the function" if is_of_library else position
+        place = what if is_of_library else position
         reason = _reason(error)
         if reason is not None:
             # The traceback of JAX says nothing more, and hides this sentence.
@@ -245,13 +246,31 @@ def explained(fed: Any) -> Generator[None]:
         has_said = package == "roxxel" or (is_of_library and raising is frame)
         if has_said or not isinstance(error, _MISTAKES):
             raise  # the trainer, or a model of Roxxel, has said what is wrong
-        batch = getattr(fed, "batch", fed)
         message = str(error).partition("\n")[0].rstrip(".")
         raise FunctionError(
-            f"{place} raises {type(error).__name__} ({message}); the trainer calls "
-            "loss_fn(model, batch) and train_step(model, optimizer, batch), where "
-            f"{_described(batch)}"
+            f"{place} raises {type(error).__name__} ({message}); {how}"
         ) from error
+
+
+def how_called(fed: Any) -> str:
+    """Say how the trainer calls a loss or a step with a batch, or a `Fed` with one."""
+    batch = getattr(fed, "batch", fed)
+    if isinstance(batch, Mapping):
+        arrays = cast("Mapping[str, Any]", batch)
+        parts = ", ".join(f"{name!r} {_form(each)}" for name, each in arrays.items())
+        what, tokens = f"a dict of arrays ({parts})", 'batch["tokens"]'
+        more = "fields= names the arrays"
+    else:
+        what, tokens = f"one array of tokens, {_form(batch)}", "batch"
+        more = (
+            'with fields=("tokens", "segment_ids"), or fields = ["tokens", '
+            '"segment_ids"] under [trainer], it is a dict of arrays'
+        )
+    return (
+        "the trainer calls loss_fn(model, batch) and train_step(model, optimizer, "
+        f"batch), where batch is {what}: use {tokens}[:, :-1] as inputs and "
+        f"{tokens}[:, 1:] as targets; {more}"
+    )
 
 
 def array_path(path: tuple[Any, ...]) -> str:
@@ -325,24 +344,6 @@ def _reason(error: Exception) -> str | None:
             "jax.debug.print, or set JAX_DISABLE_JIT=1 to look at values"
         )
     return None
-
-
-def _described(batch: Any) -> str:
-    if isinstance(batch, Mapping):
-        arrays = cast("Mapping[str, Any]", batch)
-        parts = ", ".join(f"{name!r} {_form(each)}" for name, each in arrays.items())
-        what, tokens = f"a dict of arrays ({parts})", 'batch["tokens"]'
-        more = "fields= names the arrays"
-    else:
-        what, tokens = f"one array of tokens, {_form(batch)}", "batch"
-        more = (
-            'with fields=("tokens", "segment_ids"), or fields = ["tokens", '
-            '"segment_ids"] under [trainer], it is a dict of arrays'
-        )
-    return (
-        f"batch is {what}: use {tokens}[:, :-1] as inputs and {tokens}[:, 1:] as "
-        f"targets; {more}"
-    )
 
 
 def _form(array: Any) -> str:

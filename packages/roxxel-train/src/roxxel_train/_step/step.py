@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_train._step.given import pure
+from roxxel_train._step.given import explained, pure
 from roxxel_train._step.loss import (
     LOSS_WEIGHT,
     SKIPPED,
@@ -50,6 +50,11 @@ returns a loss in any form that `unpack_loss` accepts."""
 
 FedStep = Callable[[Any, Any, "Fed"], Any]
 """As `TrainStep`, with a `Fed` in place of the batch."""
+
+_HOW_UPDATED = (
+    "the trainer gives its update the gradients, the parameters, and the loss as "
+    "value: use an optimizer that needs no more, or a train_step that gives it more"
+)
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,8 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> FedStep:
         grads = mark_gradients(grads)
         # optax documents `value`, for `reduce_on_plateau`, `polyak_sgd` and `momo`.
         takes = isinstance(optimizer.tx, optax.GradientTransformationExtraArgs)
-        optimizer.update(model, grads, **({"value": loss} if takes else {}))
+        with explained(_HOW_UPDATED, "the optimizer"):
+            optimizer.update(model, grads, **({"value": loss} if takes else {}))
         return loss, {"grad_norm": optax.tree.norm(grads), **aux, **rows}
 
     return step
