@@ -205,7 +205,10 @@ def test_a_spike_that_is_not_skipped_ends_the_run(
     assert skipped(tmp_path) == []
 
 
-def test_values_that_stay_high_are_a_new_level(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pause", [40, 24])
+def test_values_that_stay_high_are_a_new_level(tmp_path: Path, pause: int) -> None:
+    """Also in a run that pauses between two spikes."""
+
     def rising(_: Any, optimizer: Any, batch: Any) -> Any:
         optimizer.step[...] += 1
         return jnp.where(optimizer.step[...] > 20, 9.0, 1.0) + 0 * batch.sum()
@@ -218,6 +221,7 @@ def test_values_that_stay_high_are_a_new_level(tmp_path: Path) -> None:
         checkpoint_every=100,
         skip_spikes={"window": 10, "what": "loss"},
     )
+    run.run(until=pause)
     run.run()
 
     assert skipped(tmp_path) == list(range(21, 29))

@@ -51,8 +51,8 @@ class Recorder:
     recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
     `read_stats` returns the timings of the batch stream. When the scalars of an update
     are read and its metrics row is written, `after_read` is called with the number of
-    the update. `stragglers` knows the slowest process. `skipped` is the number of
-    updates that `skip_spikes` has already left out.
+    the update. `stragglers` knows the slowest process. `spikes` says how many updates
+    `skip_spikes` has left out before this call, and how many in a row right before it.
     """
 
     logger: Logger
@@ -66,12 +66,12 @@ class Recorder:
     read_stats: Callable[[], StreamStats]
     after_read: Callable[[int], object]
     stragglers: Stragglers
-    skipped: int = 0
+    spikes: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         # A row never mixes phases, so the report knows what each phase has read.
         self._always = {1, *(phase.stop for phase in self.sampler.phases)}
-        self._in_a_row = 0
+        self._skipped, self._in_a_row = self.spikes
         self._step = self.start
         self._excluded: defaultdict[str, float] = defaultdict(float)
         self._collected_s = 0.0
@@ -169,8 +169,8 @@ class Recorder:
 
     def _is_skipped(self, scalars: Mapping[str, jax.Array]) -> bool:
         """Return whether an update was left out; count consecutive ones."""
-        before, self.skipped = self.skipped, int(scalars.get(SKIPPED, 0))
-        is_skipped = self.skipped > before
+        before, self._skipped = self._skipped, int(scalars.get(SKIPPED, 0))
+        is_skipped = self._skipped > before
         self._in_a_row = self._in_a_row + 1 if is_skipped else 0
         return is_skipped
 

@@ -191,7 +191,7 @@ class Session:
                     lambda: batches.stats,
                     self._planned.log,
                     Stragglers(self.processes.own_times, log.warning),
-                    state.window.skipped(state.arrays),
+                    state.window.so_far(state.arrays),
                 )
                 logs = self._logs
                 stack.push(lambda _, error, __: state.leave(error, recorder, logs))

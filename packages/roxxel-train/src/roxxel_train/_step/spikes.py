@@ -89,9 +89,12 @@ class SpikeWindow:
         plain = {name: np.asarray(x).tolist() for name, x in arrays[WINDOW].items()}
         return {_KEY: {"what": [*self.rule.what], **plain}}
 
-    def skipped(self, arrays: dict[Any, Any]) -> int:
-        """Return the number of updates that the run has left out so far."""
-        return 0 if self.rule is None else int(arrays[WINDOW][SKIPPED])
+    def so_far(self, arrays: dict[Any, Any]) -> tuple[int, int]:
+        """Return how many updates the run has left out, and how many in a row now."""
+        if self.rule is None:
+            return 0, 0
+        window = arrays[WINDOW]
+        return int(window[SKIPPED]), int(window["in_a_row"])
 
 
 def judge(
