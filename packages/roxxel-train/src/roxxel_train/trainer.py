@@ -173,7 +173,7 @@ class Trainer:
         evaluator = Evaluator(
             config, state.held_out, placement, graphdef, state.arrays, state.path
         )
-        evaluator.check_best_metric(
+        warnings += evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None
         )
         shapes = [(phase.batch_size, phase.seq_len) for phase in sampler.phases]

@@ -158,44 +158,37 @@ class Evaluator:
 
     def check_best_metric(
         self, name: str | None, of_training: set[str] | None, *, is_recorded: bool
-    ) -> None:
+    ) -> list[str]:
         """Check that a run measures the metric that ranks its checkpoints.
 
         An unknown metric passes if there is an `eval_fn`, which may return the metric,
-        or if checkpoints of the run recorded the metric (`is_recorded`). Later
-        `metric_warning` warns if the run does not measure the metric. Nothing is
-        checked while some names are unknown (None).
+        or if checkpoints of the run recorded the metric (`is_recorded`). Nothing is
+        checked while some names are unknown (None). The result has a warning if no new
+        checkpoint can become the best.
         """
         of_held_out = set[str]() if self.held_out is None else self.held_out.names
         if of_training is None or of_held_out is None:
-            return
+            return []
         known = {*of_training, *of_held_out, "loss_since_save"}
         if name is None or name in known:
-            return
-        if self._eval_fn is None and not is_recorded:
-            raise ValueError(
-                f"best_metric={name!r} is not measured by this run; "
-                f"name one of {', '.join(sorted(known))}"
-            )
-        self._unseen_metric = name
-
-    def metric_warning(self, measured: Collection[str] | None = None) -> str | None:
-        """Return a warning if no new checkpoint can become the best; else None.
-
-        The method returns the warning only once. `measured` has the names of the
-        metrics after an evaluation, and is None at the start of a run.
-        """
-        name = self._unseen_metric
-        if name is None or (measured is None and self._eval_fn is not None):
-            return None
-        self._unseen_metric = None
-        if measured is not None and name in measured:
-            return None
-        return (
-            f"this run ranks its checkpoints by {name!r} and measures no such number, "
-            "so no new checkpoint can become the best; return the number from eval_fn, "
-            "or give best_metric= to rank by another one"
+            return []
+        if self._eval_fn is not None:
+            self._unseen_metric = name
+            return []
+        if is_recorded:
+            return [_not_measured(name)]
+        raise ValueError(
+            f"best_metric={name!r} is not measured by this run; "
+            f"name one of {', '.join(sorted(known))}"
         )
+
+    def unmeasured(self, metrics: Collection[str]) -> str | None:
+        """Return a warning if the first evaluation lacks the metric; else None.
+
+        `metrics` has the names of the metrics after an evaluation.
+        """
+        name, self._unseen_metric = self._unseen_metric, None
+        return None if name is None or name in metrics else _not_measured(name)
 
     def __call__(
         self,
@@ -402,6 +395,14 @@ def _check_ranking(before: list[str], names: list[str], where: str) -> None:
         f"{_listed(before)}, and now has {_listed(names)}, so the best checkpoint "
         f"would be chosen across both; give best_metric='{EVAL_LOSS}/{named}' to "
         "rank by one set from now on, or the earlier sets"
+    )
+
+
+def _not_measured(metric: str) -> str:
+    return (
+        f"this run ranks its checkpoints by {metric!r} and measures no such number, so "
+        "no new checkpoint can become the best; return the number from eval_fn, or "
+        "give best_metric= to rank by another one"
     )
 
 

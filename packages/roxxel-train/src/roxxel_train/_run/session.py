@@ -228,7 +228,7 @@ class Session:
         self.log.info(events.evaluation(state.step, seconds, values))
         self.recorder.evaluation(state.step, values)
         state.is_evaluation_due = False
-        warning = evaluator.metric_warning(self.recorder.metrics())
+        warning = evaluator.unmeasured(self.recorder.metrics())
         if warning is not None:
             self.log.warning(warning)
 
@@ -417,7 +417,6 @@ class Session:
         warnings = (
             *sampler.notes_on_sources,
             *state.held_out.notes,
-            self.evaluator.metric_warning(),
             sampler.unread_masks,
             events.changed_rate(state.past_rate, state.next_rate, start),
         )

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_train._step.spikes import WINDOW
+from roxxel_train._step.given import array_path
 from roxxel_train.errors import SilentCorruptionError
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from roxxel_train._step.step import Tree
-
-_ROOTS = {0: "model", 1: "optimizer", WINDOW: "skip_spikes"}
 
 
 class Repeated:
@@ -112,11 +110,7 @@ def _named(made: tuple[Tree, Mapping[str, Any], Any]) -> list[tuple[str, Any]]:
     """Return the arrays of a result by name, the state first."""
     state, scalars, _ = made
     paths = jax.tree_util.tree_flatten_with_path(state)[0]
-    named = [
-        ("/".join([_ROOTS[root.key], *(str(each.key) for each in path)]), leaf)
-        for (root, *path), leaf in paths
-    ]
-    return [*named, *scalars.items()]
+    return [*((array_path(path), leaf) for path, leaf in paths), *scalars.items()]
 
 
 def _spec(x: jax.Array) -> PartitionSpec:

@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_train._step.given import explained, pure
+from roxxel_train._step.given import array_path, explained, pure
 from roxxel_train._step.loss import (
     LOSS_WEIGHT,
     SKIPPED,
@@ -273,7 +273,7 @@ def _gradients(
         copy = nnx.merge(graphdef, pure_params, rest)
         (loss, (aux, of_rows)), grads = differentiate(copy, rows)
         rest_after = nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt)))
-        _check_same_form(rest, rest_after)
+        _check_same_form({0: rest}, {0: rest_after})
         counted: Scalars = {}
         if LOSS_WEIGHT in aux:
             counted[LOSS_WEIGHT] = _at_least_float32(aux.pop(LOSS_WEIGHT))
@@ -340,7 +340,7 @@ def _check_same_form(before: Tree, after: Tree) -> None:
     """Check that an update keeps the path, shape and dtype of every array."""
     forms = [
         {
-            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+            array_path(path): f"{leaf.dtype}{list(leaf.shape)}"
             for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
         }
         for tree in (before, after)
@@ -349,7 +349,7 @@ def _check_same_form(before: Tree, after: Tree) -> None:
         old, new = (form.get(path, "nothing") for form in forms)
         if old != new:
             raise TypeError(
-                f"an update changes {path} of the state from {old} to {new}; "
+                f"an update changes {path} from {old} to {new}; "
                 "create every Variable with the model, in its final shape and dtype"
             )
 
