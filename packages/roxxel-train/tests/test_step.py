@@ -179,6 +179,14 @@ def test_loss_is_found_in_every_form(result: Any, names: set[str]) -> None:
     )
 
 
+@pytest.mark.parametrize("value", [2**40, np.int64(2**40), np.full(1, 2**40)])
+def test_a_number_of_the_host_keeps_its_value(value: Any) -> None:
+    """An int32, as JAX makes of it, would hold 0."""
+    _, aux, _ = unpack_loss((LOSS, {"flops": value}))
+
+    assert aux["flops"] == 2.0**40
+
+
 trees = st.recursive(
     st.none() | st.just(HALF) | st.just(jnp.zeros(2)),
     lambda inner: (
@@ -253,6 +261,8 @@ def test_scalars_are_named_by_their_path(aux: dict[str, Any]) -> None:
         (jnp.int32(1), "dtype int32"),
         (None, "loss_fn returned the loss as a NoneType"),
         ((LOSS, {"name": "x"}), "loss_fn returned 'name' as a str"),
+        ((LOSS, {"flops": -(10**400)}), "'flops' as an int too large for a float"),
+        (10**400, "the loss as an int too large for a float"),
         ((LOSS, {"tokens": HALF}), "metric named 'tokens'"),
         ((LOSS, {"loss": HALF}), "metric named 'loss' beside the loss"),
         ((LOSS, {"a": HALF}, {"a": HALF}), "two metrics named 'a'"),

@@ -629,10 +629,19 @@ def test_a_log_that_fails_is_noticed_at_its_row_and_loses_nothing(
     assert values(again) == values(quiet)
 
 
-def test_evaluation_that_cannot_be_logged_is_an_error(tmp_path: Path) -> None:
-    one = trainer(tmp_path, save_path=None, eval_fn=lambda _: jnp.zeros(3))
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (jnp.zeros(3), r"its result is an array of shape \(3,\)"),
+        ({"score": 10**400}, "'score' is an int too large for a float"),
+    ],
+)
+def test_evaluation_that_cannot_be_logged_is_an_error(
+    tmp_path: Path, value: Any, what: str
+) -> None:
+    one = trainer(tmp_path, save_path=None, eval_fn=lambda _: value)
 
-    with pytest.raises(TypeError, match="must return text, a number"):
+    with pytest.raises(TypeError, match=f"{what}.*must return text, a number"):
         one.run()
 
 

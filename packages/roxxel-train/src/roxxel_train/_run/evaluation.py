@@ -24,7 +24,13 @@ from roxxel_format import ChecksumError
 from roxxel_loader import device_stream
 
 from roxxel_train._step.compiled import CompiledAhead, check_weight
-from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
+from roxxel_train._step.loss import (
+    LOSS_WEIGHT,
+    as_number,
+    described,
+    perplexity,
+    unpack_loss,
+)
 from roxxel_train._step.placement import batch_shapes
 from roxxel_train._step.step import of_objects, show_average
 from roxxel_train.errors import RunMismatchError
@@ -450,9 +456,9 @@ def _values(result: Any, taken: Collection[str]) -> dict[str, Any]:
 
 def _number(what: str, value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError) as error:
+        return as_number(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
-            f"eval_fn: {what} is a {type(value).__name__}; "
+            f"eval_fn: {what} is {described(value)}; "
             "eval_fn must return text, a number, a dict of both, or None"
         ) from error

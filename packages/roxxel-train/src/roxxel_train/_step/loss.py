@@ -9,6 +9,7 @@ reads the loss of the same update.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -56,6 +57,24 @@ _ROW_FIELDS = TIMING_FIELDS | {
 
 _NUM_HEAD = 3
 """Number of values of a tally before the sums: the digest, and whether there is one."""
+
+
+def as_number(value: Any) -> float:
+    """Return a number as a float, also the number of an array of shape (1,).
+
+    Raises:
+        TypeError, ValueError, OverflowError: The value is no number, or too large.
+    """
+    return float(value.reshape(()) if getattr(value, "shape", ()) == (1,) else value)
+
+
+def described(value: Any) -> str:
+    """Return what kind of value this is, for an error."""
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
+    if _is_too_large(value):
+        return "an int too large for a float"
+    return f"a {type(value).__name__}"
 
 
 def perplexity(
@@ -133,8 +152,8 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
         raise TypeError(
             f"{function} returned {_ROW_WEIGHT!r} without {_ROW_LOSS!r}; return both"
         )
-    logged = {name: _scalar(value) for name, value in scalars.items()}
-    return UnpackedLoss(_scalar(loss), logged, rows)
+    logged = {name: _as_array(value) for name, value in scalars.items()}
+    return UnpackedLoss(_as_array(loss), logged, rows)
 
 
 @dataclass(frozen=True)
@@ -203,7 +222,7 @@ def _without_rows(
             yield name, value
         elif getattr(value, "ndim", None) != 1:
             raise TypeError(
-                f"{function} returned {name!r} as {_describe(value)}; "
+                f"{function} returned {name!r} as {described(value)}; "
                 "return one value for each row, of shape (batch_size,)"
             )
         else:
@@ -258,7 +277,7 @@ def _scalars(leaves: Iterable[tuple[str, Any]], function: str) -> dict[str, Any]
             found[name] = value
         elif value is not None and not hasattr(value, "dtype"):
             raise TypeError(
-                f"{function} returned {name!r} as {_describe(value)}; "
+                f"{function} returned {name!r} as {described(value)}; "
                 "return a number, an array or None"
             )
     return found
@@ -301,14 +320,14 @@ def _find_loss(
 
 def _not_a_scalar(name: str, value: Any, function: str) -> TypeError:
     return TypeError(
-        f"{function} returned {name} as {_describe(value)}; "
+        f"{function} returned {name} as {described(value)}; "
         "return a real scalar, such as the mean over the tokens (`.mean()`)"
     )
 
 
 def _is_scalar(value: Any) -> bool:
     if isinstance(value, bool | int | float):
-        return True
+        return not _is_too_large(value)
     dtype = getattr(value, "dtype", None)
     real = dtype is not None and any(
         jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)
@@ -316,14 +335,15 @@ def _is_scalar(value: Any) -> bool:
     return real and value.shape in ((), (1,))
 
 
-def _scalar(value: Any) -> jax.Array:
-    return jnp.asarray(value).reshape(())
+def _as_array(value: Any) -> jax.Array:
+    if isinstance(value, jax.Array):
+        return value.reshape(())
+    # JAX would keep the low bits of an int64, and refuse a larger int of Python.
+    return jnp.asarray(as_number(value))
 
 
-def _describe(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
-    return f"a {type(value).__name__}"
+def _is_too_large(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > sys.float_info.max
 
 
 def _sums(
