@@ -164,6 +164,29 @@ def test_a_held_out_corpus_that_has_grown_is_read_as_the_run_has_read_it(
         assert found.is_equal, str(found)
 
 
+def test_a_held_out_corpus_that_moved_is_found_by_the_key_of_its_set(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy.parent
+    shutil.rmtree(copy)
+    for name in ("near", "far"):
+        Roxxel(folder / f"{name}.rox").write([np.arange(64)], vocab_size=64)
+    of_set = "steps = 2\nbatch_size = 2\nseq_len = 9\n"
+    (folder / "run.toml").write_text(
+        f'{CONFIG}\n[eval.near]\npath = "near.rox"\n{of_set}'
+        f'[eval.far]\npath = "far.rox"\n{of_set}'
+    )
+    make_trainer(load_config(folder / "run.toml")).run(until=3)
+    moved = (folder / "far.rox").rename(folder / "farther.rox")
+
+    assert main(["verify", str(copy)]) == 1
+    assert "--source eval.far=PATH" in capsys.readouterr().err
+    given = ["--source", f"eval.far={moved}"]
+    assert main(["verify", str(copy), *given]) == 0
+    assert main(["verify", str(copy), *given, "--source", "eval=x"]) == 1
+    assert "'self', 'eval.near', 'eval.far'" in capsys.readouterr().err
+
+
 ON_TWO_OF_FOUR_DEVICES = """
 import jax
 

@@ -86,7 +86,8 @@ Sources = Sequence[
         tuple[str, str],
         _named_path,
         "NAME=PATH",
-        "where a source is now, if it moved since the run opened it; repeatable",
+        "where a source is now, if it moved since the run opened it; a held-out set is "
+        "named as in the config: eval, or eval.NAME; repeatable",
     ]
 ]
 Tokenizer = Annotated[

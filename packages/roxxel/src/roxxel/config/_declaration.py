@@ -254,6 +254,19 @@ class RunConfig:
         return dict(self.eval)
 
     @property
+    def held_out_corpora(self) -> dict[str, tuple[str, str]]:
+        """Set and source of each held-out corpus, by its key, such as `"eval.web"`.
+
+        The key of a set that has several sources ends with the source.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for name, of_set in self.held_out.items():
+            for source in of_set.sources:
+                ending = [source] if len(of_set.sources) > 1 else []
+                found[".".join(filter(None, ["eval", name, *ending]))] = name, source
+        return found
+
+    @property
     def folder(self) -> Path:
         """Base folder of relative paths; Python searches the model here first."""
         return _without_detours(self.file.parent / self.relative_to)

@@ -189,7 +189,15 @@ def open_eval_curriculum(
                 f"[eval.{next(iter(of_set.sources))}] with path, steps, batch_size and "
                 "seq_len; for one loss of all, give the phases weights"
             )
-        curriculum = _curriculum(config, of_set, f"{where}: ")
+        try:
+            curriculum = _curriculum(config, of_set, f"{where}: ")
+        except FileNotFoundError as error:
+            if states is None:
+                raise
+            corpora = config.held_out_corpora.items()
+            keys = [key for key, (of, _) in corpora if of == name]
+            moved = " or ".join(f"--source {key}=PATH" for key in keys)
+            raise FileNotFoundError(f"{error}; if it moved, pass {moved}") from error
         state = (states or {}).get(name)
         opened[name] = curriculum if state is None else curriculum.as_read(state)
     return opened.get("", opened or None)

@@ -51,7 +51,8 @@ def open_run(
     Args:
         path: Folder of the run, or its URL: the `save_path`.
         sources: New locations, by name, of sources that moved since the last start of
-            the run. Other sources are opened at their recorded locations.
+            the run. Other sources are opened at their recorded locations. A held-out
+            set has the name of its table in the config: `"eval"` or `"eval.NAME"`.
         trust: Whether `Run.model` may run code in the run's folder, or of an installed
             package, if the config of the run names it. Set it only for a folder that
             you would start as a program.
@@ -286,16 +287,23 @@ class Run:
             raise RunFolderError(f"{self.path}: {error}") from error
 
     def with_moved(self, config: RunConfig) -> RunConfig:
-        """Return a config of the run with its sources where they are now.
+        """Return a config of the run with all its corpora where they are now.
 
         Raises:
             RunFolderError: You gave a moved source as an open reader.
         """
-        sources = dict(config.sources)
-        for name in sources.keys() & self.moved.keys():
-            moved = self._paths(name, self.moved[name])
-            sources[name] = tuple(map(absolute, moved))
-        return replace(config, sources=sources)
+        now = {
+            name: tuple(map(absolute, self._paths(name, where)))
+            for name, where in self.moved.items()
+        }
+        sources = {name: now.get(name, old) for name, old in config.sources.items()}
+        held_out = config.held_out
+        for key, (name, source) in config.held_out_corpora.items():
+            if key in now:
+                moved = {**held_out[name].sources, source: now[key]}
+                held_out[name] = replace(held_out[name], sources=moved)
+        sets = held_out.get("", held_out or None)
+        return replace(config, sources=sources, eval=sets)
 
     @cached_property
     def _readers(self) -> dict[str, TokenReader]:
@@ -304,10 +312,14 @@ class Run:
         names = [entry["name"] for entry in data.state["sources"]]
         unknown = sorted(self.moved.keys() - set(names))
         if unknown:
-            raise RunFolderError(
-                f"{self.path}: the run has no source {unknown[0]!r}; "
-                f"its sources are {', '.join(map(repr, names))}"
-            )
+            held_out = self.config.held_out_corpora if self.config else {}
+            for name in unknown:
+                if name not in held_out:
+                    known = ", ".join(map(repr, [*names, *held_out]))
+                    raise RunFolderError(
+                        f"{self.path}: the run has no source {name!r}; its sources are "
+                        f"{known}"
+                    )
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
         readers: dict[str, TokenReader] = {}
         for name in names:
