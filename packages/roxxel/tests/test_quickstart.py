@@ -105,6 +105,28 @@ def test_a_run_is_planned_trained_and_lengthened(
     assert not (out / "report.html").exists()
 
 
+def test_a_signal_in_the_last_step_ends_a_complete_run(
+    begun: tuple[Path, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(begun[0], out)
+    config = out / "config.toml"
+    config.write_text(
+        config.read_text().replace("[trainer]", '[trainer]\neval_fn = "ending:stop"')
+    )
+    (out / "ending.py").write_text(
+        "import signal\n\n\ndef stop(state):\n"
+        "    if int(state.step[...]) == 6:\n"
+        "        signal.raise_signal(signal.SIGTERM)\n"
+    )
+
+    assert main(quickstart(out, "--steps", "6")) == 0
+
+    shown = capsys.readouterr().out
+    assert "SIGTERM came in step 6, the last" in shown
+    assert "--steps 12" in shown
+
+
 def test_a_complete_run_can_be_planned_and_trained_by_its_config(
     begun: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

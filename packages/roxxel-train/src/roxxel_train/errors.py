@@ -147,7 +147,8 @@ class Preempted(SystemExit):
     run, which it may queue again, from a failed run.
 
     A signal in the last step raises this exception too, because the program may go on
-    with another run. `roxxel train`, which has no other, then exits with 0.
+    with another run. `roxxel train` and `roxxel quickstart`, which have no other, then
+    exit with 0.
 
     Attributes:
         step: Updates done.

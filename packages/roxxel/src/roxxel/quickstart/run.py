@@ -7,7 +7,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
-from roxxel_train import RunFolder
+from roxxel_train import Preempted, RunFolder
 
 from roxxel.config import ConfigError, make_trainer, open_curriculum
 from roxxel.quickstart.corpus import (
@@ -63,6 +63,7 @@ def quickstart(out: Path, steps: int | None, *, fresh: bool, say: Say) -> int:
             changed, except that `fresh` removes a run before it counts the new steps.
         CorpusError: The standard library cannot be read.
         ConfigError: The config of the run is damaged.
+        Preempted: A signal stopped the run before its end.
     """
     folder = QuickstartFolder(out)
     # Refuse a bad request before the quickstart creates or removes a file.
@@ -77,8 +78,14 @@ def quickstart(out: Path, steps: int | None, *, fresh: bool, say: Say) -> int:
     trainer = make_trainer(config)
     folder.write(config)
     _say_beginning(config, trainer, say)
-    summary = trainer.run()
-    _say_ending(folder, trainer, summary, say)
+    try:
+        summary = trainer.run()
+    except Preempted as end:
+        if not end.complete:
+            raise
+        say(str(end))  # no sample: the user does not want to wait
+    else:
+        _say_ending(folder, trainer, summary, say)
     return steps_of(config)
 
 
