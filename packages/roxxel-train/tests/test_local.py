@@ -74,6 +74,15 @@ def test_failure_of_one_ends_the_others_and_shows_what_it_said(
     assert "[process 1] out of luck" in capfd.readouterr().err
 
 
+def test_what_all_processes_say_is_shown_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ending = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.exit('refused')\n"
+
+    assert local.main(["--processes", "3", script(tmp_path, ending)]) == 1
+    assert capfd.readouterr().err == "refused\n"
+
+
 def test_only_the_last_lines_of_another_process_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

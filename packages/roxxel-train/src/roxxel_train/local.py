@@ -7,11 +7,12 @@ For example::
 The script must call `roxxel_train.distributed.initialize()`. `roxxel train CONFIG
 --processes 2` does the same for the run of a config file.
 
-The command prints the output of process 0, and after a failure also the last lines of
-the other processes. The command forwards the signals that stop a run or save it, such
-as SIGTERM, to all processes. If a process fails, the command ends the others and
-returns the exit code of the failed process. Exit code 75 means "stopped and saved",
-which is not a failure. If the command itself is killed, its processes end too.
+The command prints the output of process 0. After a failure it also prints the last
+lines of the other processes, but not one line of a process that ends as process 0 does.
+The command forwards the signals that stop a run or save it, such as SIGTERM, to all
+processes. If a process fails, the command ends the others and returns the exit code of
+the failed process. Exit code 75 means "stopped and saved", which is not a failure. If
+the command itself is killed, its processes end too.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
         code = _wait(started)
         if code not in {0, PREEMPTED_EXIT_CODE}:
             for index, output in enumerate(others, 1):
-                _show(index, output)
+                is_alike = started[index].returncode == started[0].returncode
+                _show(index, _lines(output), is_alike=is_alike)
     return code
 
 
@@ -177,10 +179,15 @@ def _end(started: Sequence[subprocess.Popen[Any]]) -> None:
         process.wait()
 
 
-def _show(index: int, output: IO[bytes]) -> None:
-    """Copy the last lines of a process to standard error."""
+def _lines(output: IO[bytes]) -> list[str]:
     output.seek(0)
-    lines = output.read().decode(errors="replace").splitlines()
+    return output.read().decode(errors="replace").splitlines()
+
+
+def _show(index: int, lines: list[str], *, is_alike: bool) -> None:
+    """Copy the last lines of a process to standard error."""
+    if is_alike and len(lines) == 1:
+        return  # all processes refuse alike, and process 0 has said why
     num_left_out = max(0, len(lines) - _NUM_LAST_LINES)
     if num_left_out:
         lines[:num_left_out] = [f"({num_left_out} earlier lines are left out)"]
