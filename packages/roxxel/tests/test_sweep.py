@@ -84,6 +84,14 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, named: str) -> 
     assert named in str(error.value)
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """Such as the file of the sweep itself, if its name has no suffix."""
+    path = sweep_file(tmp_path).rename(tmp_path / "sweep")
+
+    with pytest.raises(ConfigError, match=r"sweep is a file; .*save_path.*\.toml"):
+        load_sweep(path)
+
+
 def test_a_base_without_a_held_out_set_is_refused(tmp_path: Path) -> None:
     write_project(tmp_path, CONFIG.partition("[eval]")[0])
 

@@ -180,13 +180,19 @@ def sweep_from(found: SweepFile, file: Path, base: RunConfig) -> SweepConfig:
     """Return the sweep of a file, over the run of the config that it names.
 
     Raises:
-        ConfigError: The base does not fit.
+        ConfigError: The base does not fit, or the folder is a file.
     """
     _check_base(base)
+    folder = file.parent / (found.save_path or file.stem)
+    if folder.is_file():
+        raise ConfigError(
+            f"its folder {folder} is a file; write save_path, or let the "
+            "name of the sweep's file end with .toml"
+        )
     return SweepConfig(
         file=file,
         base=base,
-        folder=file.parent / (found.save_path or file.stem),
+        folder=folder,
         proxy=ProxyConfig(found.scale, found.tokens, found.seed),
         blends=tuple(_blend(x.weights, base, n) for n, x in enumerate(found.blends)),
         drawn=found.drawn,
