@@ -146,9 +146,11 @@ class Checkpointer:
     ) -> None:
         if not isinstance(cast("object", timeout), Real):
             raise TypeError(f"timeout must be a number of seconds, got {timeout!r:.50}")
-        if not 0 < timeout <= threading.TIMEOUT_MAX:
+        longest = threading.TIMEOUT_MAX  # the longest wait of Python's locks
+        if not 0 < timeout <= longest:
             raise ValueError(
-                f"timeout must be above 0 seconds, and finite, got {timeout}"
+                f"timeout must be above 0 and at most {longest:.0f} seconds, "
+                f"got {timeout}"
             )
         self._retention = Retention(
             max_to_keep, keep_best, keep_every, best_metric, best_mode
