@@ -363,6 +363,8 @@ def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
         ({"code": [1]}, CurriculumError, "unknown source 'code'; the sources are"),
         ({"web": [100]}, CurriculumError, "document 100 of source 'web', which has"),
         ({"web": [-1]}, CurriculumError, "document -1 of source 'web', which has the"),
+        ({"web": [3, 2**63]}, CurriculumError, "'web' have .* more than 64 bits; give"),
+        ({"web": range(2**62)}, CurriculumError, "of source 'web', which has the"),
         ({"web": [[5, 3]]}, CurriculumError, r"the falling range \[5, 3\); give"),
         (
             {"web": [[5]]},

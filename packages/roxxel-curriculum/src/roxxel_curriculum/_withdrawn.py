@@ -417,7 +417,13 @@ def _withdrawal(given: Any, source: str, reader: TokenReader | None) -> Withdraw
             tokens.append(_token_range(each, where))
         else:
             documents.append(_bounds(each, where))
-    return Withdrawal(0, source, _index_set(documents, *of_files), _index_set(tokens))
+    try:
+        chosen = _index_set(documents, *of_files)
+    except OverflowError as error:
+        raise CurriculumError(
+            f"{where} have a number of more than 64 bits; give documents of this source"
+        ) from error
+    return Withdrawal(0, source, chosen, _index_set(tokens))
 
 
 def _index_set(bounds: Any, *more: _Integers) -> IndexSet:
@@ -507,11 +513,15 @@ def _of_file(
 def _bounds(value: Any, where: str) -> tuple[int, int]:
     """Return `[start, stop)` of a number, a range, or a pair of numbers."""
     if isinstance(value, range):
-        if len(value) > 1 and value.step not in (1, -1):
+        if not value:
+            return 0, 0
+        if value.step not in (1, -1) and len(value) > 1:
             raise CurriculumError(
                 f"{where} have {value}; give a range with step 1, or the numbers"
             )
-        return (min(value), max(value) + 1) if value else (0, 0)
+        # The functions min and max would visit every number.
+        ends = value[0], value[-1]
+        return min(ends), max(ends) + 1
     what = (
         "integers, ranges, pairs [start, stop], paths of .txt, .npy and .json files or "
         "texts such as 'tokens:[512,1024)'"
