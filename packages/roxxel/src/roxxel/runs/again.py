@@ -222,7 +222,7 @@ def _marks(run: Run, start: int, stop: int, config: RunConfig) -> list[int]:
 
     There the run continued with another config or mesh, or saved unscheduled.
     """
-    marks = {stop, *(x.step for x in run.withdrawals if start < x.step < stop)}
+    marks = {stop}
     values, mesh = config_values(config), run.files.start_of(start + 1).get("mesh")
     for each in sorted({x.step for x in run.files.starts() if start < x.step < stop}):
         now = config_values(config_of(run, each + 1))
