@@ -11,8 +11,13 @@ import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
-from roxxel.replaying._receipt import REPLAY_RECEIPTS, Equality, ReplayReceipt
-from roxxel.runs._receipts import Environment, TheRun
+from roxxel.runs._receipts import (
+    REPLAY_RECEIPTS,
+    Environment,
+    Equality,
+    ReplayReceipt,
+    TheRun,
+)
 from roxxel_train import local
 
 from .buckets import running_bucket

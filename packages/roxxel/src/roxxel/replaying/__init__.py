@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import process_index
+from roxxel_store.files import replace_file
 from roxxel_store.screen import aligned
 from roxxel_store.urls import absolute, check_on_disk, expanded
-from roxxel_train import RunFolderError
+from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.distributed import barrier
 
-from roxxel.config import load_config, make_trainer
+from roxxel.config import config_text, load_config, make_trainer
 from roxxel.replaying._branches import (
     CONTROL,
     HELD_OUT,
@@ -45,18 +46,20 @@ from roxxel.replaying._choice import (
     one_by_one,
 )
 from roxxel.replaying._effects import Comparison, compare, losses, norm, parameters
-from roxxel.replaying._receipt import (
+from roxxel.replaying._request import Asked, Withdrawn, withdraw
+from roxxel.runs._receipts import (
     REPLAY_RECEIPTS,
+    Environment,
     Equality,
     ReplayReceipt,
     Result,
     TheCheckpoint,
+    TheRun,
+    run_of,
+    unconfirmed,
 )
-from roxxel.replaying._request import Asked, Withdrawn, withdraw
-from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
 from roxxel.runs.again import as_trained, config_of, scratch_folder
 from roxxel.runs.run import Run, open_run
-from roxxel.runs.trained import is_complete, write_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -288,9 +291,7 @@ def replay(
     """
     opened = run if isinstance(run, Run) else open_run(run, sources, trust=trust)
     result, receipt = _replayed(opened, without, step=step, out=out, each=each, say=say)
-    if process_index() == 0:
-        REPLAY_RECEIPTS.write(result.receipt, receipt)
-    barrier("replay: the receipt is written")
+    REPLAY_RECEIPTS.write(result.receipt, receipt)
     return result
 
 
@@ -376,12 +377,17 @@ def _replayed(
         name: branch_config(base, place, name, some, before)
         for name, some in {**left_out, CONTROL: {}}.items()
     }
-    complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
+    complete = {
+        name
+        for name, each in configs.items()
+        if RunFolder(str(each.run_folder)).finished_step == place.total_steps
+    }
     barrier("replay: every process has read what was there")
     if process_index() == 0:
         folder.mkdir(parents=True, exist_ok=True)
         text.write(corpora, chosen)
-        write_configs(configs.values())
+        for each_config in configs.values():
+            replace_file(each_config.file, config_text(each_config).encode())
     barrier("replay: the branches can begin")
     _train(run, configs, complete, say)
     # Their code is that of the run.

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping  # noqa: TC003 - msgspec reads the types
+import re
+from collections.abc import Mapping, Sequence  # noqa: TC003 - msgspec reads the types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import jax
 import msgspec
 from msgspec import Struct, field
+from roxxel_ckpt.coordination import process_index
 from roxxel_store.files import read_file, replace_file
 from roxxel_store.records import RecordKind
 from roxxel_store.urls import absolute
 from roxxel_train import RunFolderError
+from roxxel_train.distributed import barrier
 
 from roxxel.runs.run import Run, open_run
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from roxxel.runs.run import Corpus
 
 _MAX_BYTES = 1 << 26
+_TOKENS = re.compile(r"tokens:\[[0-9]{1,18},[0-9]{1,18}\)")
 
 
 class TheRun(Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,9 +104,10 @@ receipt that `roxxel verify` wrote
     form: type[_R]
 
     def write(self, path: Path, receipt: _R) -> None:
-        """Write a receipt, whole or not at all."""
-        draft = path.with_name(path.name + ".tmp")
-        replace_file(path, self._record.to_bytes(_members(receipt)), draft)
+        """Write a receipt in the first of several processes, for which all wait."""
+        if process_index() == 0:
+            replace_file(path, self._record.to_bytes(_members(receipt)))
+        barrier(f"{self.command}: the receipt is written")
 
     def read(self, path: str | os.PathLike[str]) -> _R:
         """Read a receipt.
@@ -172,6 +177,65 @@ class VerifyReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 VERIFY_RECEIPTS = ReceiptKind("verify", VerifyReceipt)
+
+
+class TheCheckpoint(Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint from which the branches began."""
+
+    step: int
+    digest: str
+
+
+class Result(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a branch ended; attributes as in `Branch`."""
+
+    step: int
+    state: str
+    feed: str
+
+
+class Equality(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the control was its run; attributes as in `Comparison`."""
+
+    step: int | None
+    is_equal: bool
+    num_rows: int
+    first_difference: int | None
+
+
+class ReplayReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a replay trained, from what, with which results."""
+
+    without: Mapping[str, Sequence[int | list[int] | str]]
+    start: int
+    each: bool
+    checkpoint: TheCheckpoint | None
+    control_is_the_run: Equality
+    branches: dict[str, Result]
+    losses: dict[str, dict[str, dict[int, float]]]
+    distances: dict[str, float]
+
+    def __post_init__(self) -> None:
+        # msgspec cannot bound the kinds of a union: with a tuple of two it reads the
+        # memory of another.
+        for source, items in self.without.items():
+            for item in items:
+                if not _is_listed(item):
+                    raise ValueError(
+                        f"`without.{source}` holds {item!r}, which is no document, no "
+                        "range of documents [3, 7] and no range of tokens"
+                    )
+
+
+def _is_listed(item: int | list[int] | str) -> bool:
+    """Return whether an item has the form of `Listed`; a text must not name a file."""
+    if isinstance(item, str):
+        return _TOKENS.fullmatch(item) is not None
+    bounds = item if isinstance(item, list) else [item, item + 1]
+    return len(bounds) == 2 and 0 <= bounds[0] < bounds[1] < 2**62
+
+
+REPLAY_RECEIPTS = ReceiptKind("replay", ReplayReceipt)
 
 
 def run_of(

@@ -10,11 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointDamagedError
-from roxxel_ckpt.coordination import process_index
 from roxxel_store.screen import counted
 from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
-from roxxel_train.distributed import barrier
 
 from roxxel.runs._receipts import (
     VERIFY_RECEIPTS,
@@ -167,9 +165,7 @@ def verify(
         check_on_disk(os.fspath(receipt), "give --receipt a file there", RunFolderError)
     found, made = _all_verified(opened, _intervals(opened, steps, sample), say)
     if receipt is not None:
-        if process_index() == 0:
-            VERIFY_RECEIPTS.write(expanded(receipt), made)
-        barrier("verify: the receipt is written")
+        VERIFY_RECEIPTS.write(expanded(receipt), made)
     return found
 
 

@@ -11,35 +11,45 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.coordination import process_index
+from roxxel_store.files import replace_file
+from roxxel_store.urls import expanded
 from roxxel_train.distributed import barrier
 
-from roxxel.config import load_config, make_trainer
-from roxxel.runs.trained import write_configs
-from roxxel.sweeping._file import load_sweep
+from roxxel.config import (
+    ConfigError,
+    config_text,
+    load_config,
+    make_trainer,
+    sweep_from,
+    sweep_table,
+)
 from roxxel.sweeping._result import (
     PAGE,
     TABLE,
     Recommendation,
+    Row,
     Sweep,
+    Table,
     concluded,
     forewarnings,
     page,
+    read_table,
     write,
 )
 from roxxel.sweeping._runs import (
     SweepRun,
     SweepRuns,
-    begun,
     check_unchanged,
     of_earlier_files,
     runs_of,
 )
-from roxxel.sweeping._table import Row, Table, is_finished, read_table
 from roxxel.sweeping.laws import Fit, fit_law
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+    from roxxel.config import SweepConfig
 
 __all__ = [
     "Fit",
@@ -92,7 +102,7 @@ def sweep(
     config = load_sweep(path)
     runs = runs_of(config)
     chosen = runs.runs if part is None else runs.runs[part[0] :: part[1]]
-    to_train = [run for run in chosen if not is_finished(run)]
+    to_train = [run for run in chosen if not run.is_finished]
     say(f"{len(chosen)} runs, of which {len(chosen) - len(to_train)} are finished")
     # One note for each source: its figures differ from blend to blend.
     notes = {note.partition(":")[0]: note for run in chosen for note in run.notes}
@@ -101,10 +111,11 @@ def sweep(
         say(f"note: {note}")
     barrier("sweep: every process has read what was there")
     # A begun run keeps the file with which it began.
-    new = [run.config for run in to_train if begun(run.config) is run.config]
+    new = [run.config for run in to_train if not run.has_begun]
     if process_index() == 0:
         (config.folder / "runs").mkdir(parents=True, exist_ok=True)
-        write_configs(new)
+        for each in new:
+            replace_file(each.file, config_text(each).encode())
     barrier("sweep: the runs can begin")
     for number, run in enumerate(to_train, 1):
         say(f"run {number} of {len(to_train)}: {run.key}")
@@ -120,3 +131,40 @@ def sweep(
         write(config.folder / PAGE, page(result))
     barrier("sweep: the table is written")
     return result
+
+
+def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
+    """Read the file of a sweep.
+
+    For example::
+
+        config = "run.toml"         # the run whose blend you want
+        scale = 0.0625              # of each proxy; or tokens = 2_000_000
+        save_path = "sweep"         # default: the name of this file without .toml
+
+        [drawn]                     # around the natural shares
+        number = 24
+        concentration = 10
+
+        [[blends]]                  # given; one table for all phases, or a list
+        weights = { web = 0.7, code = 0.3 }
+
+        [target]                    # what counts; default: all held-out sets alike
+        code = 1
+
+    Raises:
+        ConfigError: The file or its base config is missing or wrong; the message names
+            the file and the key.
+        OSError: A file cannot be read.
+    """
+    file = expanded(path)
+    try:
+        found = sweep_table(file.read_text(encoding="utf-8-sig"))
+        base = load_config(file.parent / found.config)
+        return sweep_from(found, file, base)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: no such file; give the file of a sweep") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_curriculum import Phase, Schedule
 from roxxel_store.screen import counted
+from roxxel_train import RunFolder
 
 from roxxel.config import (
     NOT_LEARNED,
@@ -25,7 +26,6 @@ from roxxel.config import (
     blends_of,
     check_known,
     code_digest,
-    load_config,
     open_eval_curriculum,
     open_proxy,
     whole_curriculum,
@@ -95,6 +95,25 @@ class SweepRun:
     config: RunConfig
     plan: Plan
     notes: tuple[str, ...]
+
+    @property
+    def folder(self) -> RunFolder:
+        """The files of the run as they are now."""
+        return RunFolder(str(self.config.run_folder))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has begun, with the config that its file holds.
+
+        That config may give a source another name than `config`, and the order of its
+        tokens depends on its name.
+        """
+        return self.folder.record != {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has saved its last step, and measured its losses there."""
+        return self.folder.finished_step == self.plan.total_steps
 
 
 @dataclass(frozen=True)
@@ -180,17 +199,6 @@ def of_earlier_files(sweep: SweepConfig, runs: SweepRuns) -> Iterator[str]:
             f"{f' and {more} more' if more > 0 else ''}); delete them unless you go "
             "back to those"
         )
-
-
-def begun(config: RunConfig) -> RunConfig:
-    """Return the config with which a run began, or the given config.
-
-    A source may have had another name at that time, and the order of its tokens depends
-    on its name.
-    """
-    if not (cast("Any", config.run_folder) / "run.json").exists():
-        return config
-    return load_config(config.file)
 
 
 class _Common(NamedTuple):
