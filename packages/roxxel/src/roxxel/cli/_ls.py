@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from roxxel_curriculum.run_log import EVAL_LOSS
 from roxxel_store.command import Progress
 from roxxel_store.records import number
 from roxxel_store.screen import aligned, say
@@ -61,7 +62,7 @@ def read_status(run: RunFolder) -> dict[str, Any]:
         "saved_step": run.saved_step,
         "total_steps": run.total_steps,
         "loss": number(train.get("loss")),
-        "eval_loss": number(evaluation.get("eval_loss")),
+        "eval_loss": number(evaluation.get(EVAL_LOSS)),
         "tokens_per_s": number(train.get("tokens_per_s")),
         "time": max(times, default=None),
         "goodput": worked[-1].kept if worked else None,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import process_index
+from roxxel_curriculum.run_log import EVAL_LOSS
 from roxxel_store.files import replace_file
 from roxxel_store.screen import aligned
 from roxxel_store.urls import absolute, check_on_disk, expanded
@@ -170,7 +171,7 @@ class Replay:
     notes: tuple[str, ...]
     seconds: float
     receipt: Path
-    text_loss: str = "eval_loss/withdrawn"
+    text_loss: str = f"{EVAL_LOSS}/withdrawn"
 
     def change(self, branch: Branch, loss: str) -> float | None:
         """Return how much higher a loss of a branch ends than the control's."""
@@ -183,7 +184,7 @@ class Replay:
         This is the mean change of the held-out losses. Without held-out sets, it is the
         change of the loss on all texts that are left out.
         """
-        names = [n for n in self.control.losses if n.startswith("eval_loss/")]
+        names = [n for n in self.control.losses if n.startswith(f"{EVAL_LOSS}/")]
         names = [n for n in names if n != self.text_loss] or names
         changes = [c for n in names if (c := self.change(branch, n)) is not None]
         return sum(changes) / len(changes) if changes else branch.distance
@@ -235,13 +236,13 @@ class Replay:
 
     def _place(self, loss: str) -> tuple[bool, bool, str]:
         """Return the rank of a loss: the text's own, then held-out, then training."""
-        return loss != self.text_loss, not loss.startswith("eval"), loss
+        return loss != self.text_loss, not loss.startswith(EVAL_LOSS), loss
 
     def _named(self, loss: str) -> str:
         kind, _, name = loss.partition("/")
         if loss == self.text_loss:
             return "loss on the text itself"
-        if kind == "eval_loss":
+        if kind == EVAL_LOSS:
             return f"held-out loss {name}"
         return f"training loss of {name}" if name else "training loss"
 
@@ -407,7 +408,7 @@ def _replayed(
         notes=tuple(notes),
         seconds=time.monotonic() - began_s,
         receipt=folder / _RECEIPT,
-        text_loss=f"eval_loss/{text.set_name(config)}",
+        text_loss=f"{EVAL_LOSS}/{text.set_name(config)}",
     )
     ordered = sorted(result.branches, key=result.effect, reverse=True)
     result = replace(result, branches=tuple(ordered))

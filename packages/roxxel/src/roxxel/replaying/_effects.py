@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 from roxxel_ckpt import Checkpointer
+from roxxel_curriculum.run_log import EVAL_LOSS, LOSS_OF
 
 from roxxel.config import make_pair
 from roxxel.runs.again import explanations
@@ -110,10 +111,8 @@ def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
     columns = run.files.columns
     for table in (columns.train, columns.evaluations):
         for name in table.fields():
-            kind, _, of_one = name.partition("/")  # of one source or one held-out set
-            is_of_one = of_one and kind in {"loss", "eval_loss"}
             # Not `eval_loss`: this mean over all sets mixes in the text left out.
-            if not (is_of_one or name == "loss"):
+            if name != "loss" and not name.startswith((LOSS_OF, f"{EVAL_LOSS}/")):
                 continue
             steps, values = table.values(name)
             kept = (steps > start) & ~np.isnan(values)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt import CheckpointError
-from roxxel_curriculum.run_log import TIMING_FIELDS
+from roxxel_curriculum.run_log import LOSS_OF, TIMING_FIELDS
 from roxxel_store.records import find_object
 from roxxel_train import RunFolderError
 from roxxel_train.starts import environment_differences
@@ -265,7 +265,7 @@ def _first_number(
     """Return the first field of two rows that differs and is a result of training."""
     names = (x.keys() & y.keys()) - _NO_NUMBERS
     if not is_since_same:
-        names = {n for n in names - _SINCE_LAST_ROW if not n.startswith("loss/")}
+        names = {n for n in names - _SINCE_LAST_ROW if not n.startswith(LOSS_OF)}
     ordered = [*(n for n in NAMED_FIRST if n in names), *sorted(names - {*NAMED_FIRST})]
     return next((name for name in ordered if x[name] != y[name]), None)
 

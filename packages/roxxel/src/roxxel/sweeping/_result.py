@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_curriculum.run_log import EVAL_LOSS, LOSS_OF
 from roxxel_store import published
 from roxxel_store.records import number
 from roxxel_store.screen import in_html
@@ -101,8 +102,8 @@ class Table:
                 *("run", "source", "name"),
                 *(f"weight_{phase}" for phase in range(phases)),
                 *("tokens", "epochs", "train_loss", "target"),
-                *(f"eval_loss/{name}" for name in sets),
-                *(f"eval_loss/{leaf.label}" for leaf in of_sources),
+                *(f"{EVAL_LOSS}/{name}" for name in sets),
+                *(f"{EVAL_LOSS}/{leaf.label}" for leaf in of_sources),
             ]
         )
         for row, target in zip(self.rows, self.target.tolist(), strict=True):
@@ -260,13 +261,13 @@ def _row(run: SweepRun, runs: SweepRuns) -> Row:
         tuple(plans[source.name].tokens for source in runs.sources),
         tuple(round(plans[source.name].epochs, 6) for source in runs.sources),
         # A row has no loss of a source that was not read since the row before it.
-        tuple(columns.train.last(f"loss/{name}") for name in config.sources),
+        tuple(columns.train.last(LOSS_OF + name) for name in config.sources),
         tuple(_loss(evaluated, leaf.key, folder) for leaf in runs.leaves),
     )
 
 
 def _loss(row: Mapping[str, Any], key: str, folder: RunFolder) -> float:
-    found = number(row.get(f"eval_loss/{key}"))
+    found = number(row.get(f"{EVAL_LOSS}/{key}"))
     if found is None:
         raise RunFolderError(
             f"{folder}: has no loss of the held-out set {key!r} at its end; remove "
