@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
-from roxxel_curriculum import StateMismatch
+from roxxel_curriculum import Phase, Policy, Schedule, StateMismatch
 from roxxel_curriculum.run_log import METRICS
-from roxxel_store.records import is_count
+from roxxel_curriculum.state import checked_state, recorded_phases
+from roxxel_store.records import find_object, is_count
 from roxxel_store.urls import absolute
 from roxxel_train import Logger, RunFolderError
-from roxxel_train.config import CONTINUOUS, adds_in_one_order
+from roxxel_train.config import CONTINUOUS, Settings, adds_in_one_order
 from roxxel_train.distributed import barrier
 from roxxel_train.starts import environment_differences
 
@@ -29,20 +30,22 @@ from roxxel.config import (
     NOT_REPEATED,
     AsTrained,
     ConfigError,
+    MeshConfig,
+    RunConfig,
+    TrainerConfig,
     config_differences,
     config_values,
     make_trainer,
     used_config,
 )
-from roxxel.runs.declared import REMEDY, config_of_program
 from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
-    from roxxel.config import RunConfig
     from roxxel.runs.run import Run
 
+_REMEDY = "train with `roxxel train CONFIG`, whose runs can be trained again"
 _KEPT = 1_000_000  # more checkpoints than an interval has
 _scratches = Channel("again/scratch")
 
@@ -175,11 +178,11 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
     config = None
     # An earlier start may have had a config, whose model and rate are others.
     if "own" not in run.files.start_of(step):
-        config = used_config(run.files, step) if step is not None else run.config
+        config = used_config(run.files, step)
     if config is None:
-        config = config_of_program(run.files, step, run.moved)
+        config = _config_of_program(run, step)
     if config.model is None:
-        raise RunFolderError(f"{run.path}: its config has no model; {REMEDY}")
+        raise RunFolderError(f"{run.path}: its config has no model; {_REMEDY}")
     run.check_trusted(config)
     since = run.files.start_of(step).get("step", 0)
     left_out = {x.source: x.listed() for x in run.withdrawals if x.step <= since}
@@ -193,6 +196,96 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
             begun = {option: parent.below(absolute(config.corpus(str(given))))}
             config = replace(config, trainer=replace(config.trainer, **begun))
     return run.with_moved(config)
+
+
+def _config_of_program(run: Run, step: int | None) -> RunConfig:
+    """Return the config that declares what a program without a config has declared.
+
+    The row of its start has the data, the settings of the trainer, and the arguments of
+    `roxxel.models.llama`.
+
+    Raises:
+        RunFolderError: The program had a model or a function that no command can make.
+    """
+    row = run.files.start_of(step)
+    made = find_object(str(row.get("made_by")).encode()) or {}
+    own = row.get("own")
+    what = ""
+    if made.get("function") != "llama" or not isinstance(own, list):
+        what = "a model that is not of roxxel.models.llama"
+    elif own:
+        what = f"{' and '.join(map(str, cast('list[Any]', own)))} of its own"
+    if what:
+        raise RunFolderError(
+            f"{run.path}: a Python program started this run with {what}, so its folder "
+            f"has no config to train by; {_REMEDY}"
+        )
+    try:
+        return _declared(run, row, made["args"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{run.path}: its log does not say how its program trained it ({error}); "
+            f"{_REMEDY}"
+        ) from error
+
+
+def _declared(run: Run, row: Mapping[str, Any], args: Mapping[str, Any]) -> RunConfig:
+    data, settings = row["data"], dict(row["settings"])
+    state = checked_state(data["state"])
+    names = [source["name"] for source in state["sources"]]
+    for name in names:
+        if data["sources"].get(name) is None and name not in run.moved:
+            raise ValueError(f"it has no path of source {name!r}")
+    for name in ("init_from", "branch_from"):
+        # The path in the settings may be relative to a folder that nobody knows.
+        if settings.get(name) is not None:
+            if run.parent is None:
+                raise ValueError(f"it has no checkpoint for {name}")
+            settings[name] = run.parent.path
+    mesh = row["mesh"]
+    return RunConfig(
+        file=run.files.path / "config.toml",
+        sources={name: _paths(data["sources"].get(name)) for name in names},
+        schedule=Schedule(
+            phases=_phases(state),
+            longest=state["longest"],
+            policies={x["name"]: Policy(**x["policy"]) for x in state["sources"]},
+            overlap=state["overlap"],
+            skips=tuple((at, steps) for at, steps in state["skips"]),
+            primary=names[0],
+        ),
+        model="roxxel.models:llama",
+        model_args=args,
+        seed=state["seed"],
+        save_path=str(run.path),
+        trainer=TrainerConfig(
+            # A stranger's log may name a function or a sink, which would be called.
+            **{
+                each.name: settings[each.name]
+                for each in fields(Settings)
+                if each.name in settings and each.name not in {"profile", "log_to"}
+            }
+        ),
+        mesh=MeshConfig(axes=mesh) if {*mesh} != {"data"} else None,
+    )
+
+
+def _phases(state: Mapping[str, Any]) -> tuple[Phase, ...]:
+    """Return the phases as a program declares them that continues the run.
+
+    A phase that was edited has several entries. It is declared with its newest weights,
+    and the state of the checkpoint from which it goes on divides it as it was.
+    """
+    found: list[Phase] = []
+    for entry in recorded_phases(state):
+        before = found.pop().steps or 0 if entry.is_edited else 0
+        steps, weights = before + entry.steps, dict(entry.weights)
+        found.append(Phase(steps, entry.batch_size, entry.seq_len, weights))
+    return tuple(found)
+
+
+def _paths(where: str | list[str] | None) -> tuple[str, ...]:
+    return (where,) if isinstance(where, str) else tuple(where or ())
 
 
 def explanations(run: Run, again: Run) -> Iterator[str]:
