@@ -268,6 +268,12 @@ class RunFolder:
         return None
 
     @property
+    def first_step(self) -> int:
+        """Step from which the run trains: that of its parent for a branch, else 0."""
+        parent = self.parent
+        return parent.step if parent is not None and parent.is_branch else 0
+
+    @property
     def primary(self) -> str:
         """Name of the primary source at the last start.
 

@@ -265,6 +265,5 @@ def _digest(text: str) -> str:
 def begun_step(folder: Path) -> int | None:
     """Return the step at which the branches in a folder have begun; None for none."""
     for record in sorted(folder.glob("*/run.json")):
-        parent = RunFolder(record.parent).parent
-        return parent.step if parent is not None and parent.is_branch else 0
+        return RunFolder(record.parent).first_step
     return None

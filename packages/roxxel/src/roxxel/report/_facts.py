@@ -222,8 +222,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
     config = run.config_text() or ""
     best_metric, best_step = _best(checkpoints, run.settings)
-    parent = run.parent
-    first_step = parent.step if parent is not None and parent.is_branch else 0
+    parent, first_step = run.parent, run.first_step
     before = {} if parent is None else parent.tokens_by_source
     first_tokens = 0 if parent is None else parent.tokens
     clock = clock_of(rows, run.starts(), first_step, first_tokens)

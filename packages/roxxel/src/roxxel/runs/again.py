@@ -339,8 +339,7 @@ def _again(run: Run, config: RunConfig, start: int, folder: Path) -> RunConfig:
         "best_metric": "loss_since_save",
         "branch_from": config.trainer.branch_from,
     }
-    parent = run.parent
-    if start > (parent.step if parent is not None and parent.is_branch else 0):
+    if start > run.files.first_step:
         where = run.path if isinstance(run.path, str) else run.path.absolute()
         changes |= {"init_from": None, "branch_from": f"{where}@{start}"}
     return replace(

@@ -270,8 +270,7 @@ def _intervals(
 
 def _bounds(run: Run) -> list[int]:
     """Return where intervals may begin, and last where the newest one ends."""
-    parent = run.parent
-    first = parent.step if parent is not None and parent.is_branch else 0
+    first = run.files.first_step
     saved = [each.step for each in run.checkpoints]
     done = max([*saved, *run.files.saves()], default=0)
     if done <= first:
