@@ -32,14 +32,12 @@ from roxxel.replaying._branches import (
     CONTROL,
     HELD_OUT,
     Place,
+    Start,
     WithdrawnText,
     base_config,
     begun_step,
     branch_config,
     changed_config,
-)
-from roxxel.replaying._choice import (
-    Start,
     find_start,
     first_learned,
     left_out_twice,
@@ -68,7 +66,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Documents
 
     from roxxel.config import RunConfig
-    from roxxel.replaying._choice import Listed
+    from roxxel.replaying._branches import Listed
     from roxxel.runs.run import Corpus
 
 __all__ = [

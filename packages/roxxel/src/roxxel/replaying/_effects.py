@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from flax import nnx
-from roxxel_ckpt import Checkpointer
 from roxxel_curriculum.run_log import EVAL_LOSS, LOSS_OF
 
 from roxxel.config import make_pair
@@ -32,11 +31,8 @@ def parameters(run: Run, step: int) -> Parameters:
     """Return the trained parameters of a run's checkpoint, by name."""
     config = run.config
     assert config is not None  # noqa: S101 - `replay` checks it
-    model, optimizer = make_pair(config, run.files.data().state)
-    path = f"{run.path}/checkpoints"
-    with Checkpointer(path, model, optimizer, read_only=True) as checkpointer:
-        checkpointer.restore(step)
-    state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    made, _ = make_pair(config, run.files.data().state)
+    state = nnx.to_pure_dict(nnx.state(run.model(step, made), nnx.Param))
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

@@ -30,7 +30,7 @@ from roxxel.config import (
     refused,
     withdrawn_text,
 )
-from roxxel.replaying._choice import find_start, first_learned
+from roxxel.replaying._branches import find_start, first_learned
 from roxxel.runs._receipts import TheRun, receipt_record
 
 if TYPE_CHECKING:
