@@ -121,6 +121,20 @@ def test_one_command_says_where_masks_and_gives_a_receipt(
     assert Path(shown["receipt"]).exists()
 
 
+def test_steps_that_left_out_the_tokens_have_not_learned_the_document(
+    project: Path,
+) -> None:
+    without = '\n[without]\nself = ["tokens:[120,160)"]\n'
+    (project / "run.toml").write_text((project / "run.toml").read_text() + without)
+    assert main(["train", "run.toml"]) == 0
+
+    [asked] = withdraw(open_run("run"), {"self": [3]}).documents
+
+    assert asked.tokens == (120, 160)
+    assert asked.learned == tuple(reading(0, 120, 160, 8))
+    assert len(reading(0, 120, 160, 20)) > len(asked.learned)
+
+
 @pytest.mark.parametrize(
     ("change", "given_", "message"),
     [

@@ -441,7 +441,7 @@ def first_learned(
     for source, start, stop in token_ranges(corpora, chosen):
         if start == stop:
             continue
-        masked = _masked_steps(sampler, corpora[source], source, start, stop)
+        masked = masked_steps(sampler, corpora[source], source, start, stop)
         for place in sampler.where(source, start, stop, until=found):
             if not any(place.step in steps for steps in masked):
                 found = place.step
@@ -449,7 +449,7 @@ def first_learned(
     return found
 
 
-def _masked_steps(
+def masked_steps(
     sampler: Sampler, corpus: TokenReader, source: str, start: int, stop: int
 ) -> list[range]:
     """Return the steps in which the run itself leaves out all the tokens."""

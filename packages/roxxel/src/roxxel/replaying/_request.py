@@ -30,7 +30,7 @@ from roxxel.config import (
     refused,
     withdrawn_text,
 )
-from roxxel.replaying._branches import find_start, first_learned
+from roxxel.replaying._branches import find_start, first_learned, masked_steps
 from roxxel.runs._receipts import TheRun, receipt_record
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _asked(
         names = names_of(corpus, numbers) or [None] * len(numbers)
         for number, name in zip(numbers, names, strict=True):
             start, stop, _ = corpus.document_range(number)
-            masked = sampler.masked_steps(source, number)
+            masked = masked_steps(sampler, corpus, source, start, stop)
             places = sampler.where(source, start, stop)
             read = sorted({each.step for each in places})
             learned = [
