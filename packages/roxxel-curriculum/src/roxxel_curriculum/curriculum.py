@@ -158,8 +158,7 @@ class Curriculum:
             given.tokenizers,
         )
         readers = {source.name: source.reader for source in sources}
-        self._primary_streamer = primary_streamer
-        self._mix_streamers = dict(mix_streamers or {})
+        self._streamers = {given.primary: primary_streamer, **(mix_streamers or {})}
         self._declaration = Declaration(
             sources,
             checked_phases(given.phases, [source.name for source in sources]),
@@ -184,9 +183,17 @@ class Curriculum:
         )
 
     @property
+    def streamers(self) -> dict[str, TokenReader]:
+        """The readers as passed, by name, the primary first.
+
+        Samplers may read copies at a fixed version.
+        """
+        return dict(self._streamers)
+
+    @property
     def primary_streamer(self) -> TokenReader:
-        """The primary reader as passed; samplers may read a copy at a fixed version."""
-        return self._primary_streamer
+        """The primary reader as passed."""
+        return self._streamers[self.primary]
 
     @property
     def primary(self) -> str:
@@ -196,7 +203,7 @@ class Curriculum:
     @property
     def mix_streamers(self) -> dict[str, TokenReader]:
         """The further readers as passed, by name."""
-        return dict(self._mix_streamers)
+        return {n: x for n, x in self._streamers.items() if n != self.primary}
 
     @property
     def phases(self) -> tuple[ResolvedPhase, ...]:
@@ -419,13 +426,11 @@ class Curriculum:
 
     def _over(self, declaration: Declaration) -> Curriculum:
         """Return this curriculum with a declaration that reads other data."""
-        readers = {source.name: source.reader for source in declaration.sources}
         found = copy(self)
         vars(found).update(
             _declaration=declaration,
             _solution=_solved(declaration),
-            _primary_streamer=readers.pop(self.primary),
-            _mix_streamers=readers,
+            _streamers={source.name: source.reader for source in declaration.sources},
         )
         return found
 

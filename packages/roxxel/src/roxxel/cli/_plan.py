@@ -129,9 +129,7 @@ def _show_plan(
     """Print a plan; return which of its steps read tokens that scans have found."""
     held_out = compare_held_out(config, curriculum)
     plan = sampler.plan()
-    readers = {curriculum.primary: curriculum.primary_streamer}
-    readers |= curriculum.mix_streamers
-    reads = reads_of(sampler, readers, scans_of(config, scans))
+    reads = reads_of(sampler, curriculum.streamers, scans_of(config, scans))
     text, devices = _with_devices(plan, config, sampler)
     more: dict[str, Any] = {
         "held_out": {name: asdict(each) for name, each in held_out.items()},

@@ -57,11 +57,9 @@ def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
             f"a target, but the model's context is {model.context}; write context = "
             f"{longest - 1} in [model_args], or a shorter seq_len"
         )
-    sources = {curriculum.primary: curriculum.primary_streamer}
-    sources |= curriculum.mix_streamers
     read = {
         source: reader
-        for source, reader in sources.items()
+        for source, reader in curriculum.streamers.items()
         if any(phase.weights.get(source) for phase in curriculum.phases)
     }
     for source, reader in read.items():

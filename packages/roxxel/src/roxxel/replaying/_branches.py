@@ -312,8 +312,7 @@ def listed(
     """
     schedule = replace(config.schedule, without=dict(without))
     curriculum = open_curriculum(replace(config, schedule=schedule), corpora)
-    readers = {curriculum.primary: curriculum.primary_streamer}
-    readers |= curriculum.mix_streamers
+    readers = curriculum.streamers
     found: Listed = {}
     for each in curriculum.sampler(config.seed, fields=["loss_mask"]).withdrawals:
         if not isinstance(readers[each.source], Roxxel):

@@ -219,10 +219,9 @@ def _common(sweep: SweepConfig) -> _Common:
 
 
 def _sources(base: RunConfig, whole: Curriculum) -> tuple[Source, ...]:
-    readers = {whole.primary: whole.primary_streamer, **whole.mix_streamers}
     found = [
         Source(reader.fingerprint, name, reader.num_tokens)
-        for name, reader in readers.items()
+        for name, reader in whole.streamers.items()
     ]
     by_print: dict[str, str] = {}
     for each in found:
@@ -251,10 +250,7 @@ def _held_out(base: RunConfig) -> tuple[tuple[Leaf, ...], dict[str, EvalConfig]]
         shown = name or "held_out"
         plan = curriculum.plan()
         read = [each for each in plan.sources if each.tokens]
-        readers = {
-            curriculum.primary: curriculum.primary_streamer,
-            **curriculum.mix_streamers,
-        }
+        readers = curriculum.streamers
         for each in read:
             of_several = len(read) > 1
             label = f"{shown}/{each.name}" if of_several else shown
