@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from roxxel_format.naming import names_of
 from roxxel_store.files import check_output, replace_file
@@ -198,9 +199,8 @@ def withdraw(
         replay_s=seconds,
         receipt=str(path),
     )
-    the_run = TheRun.of(run)
     members = asdict(result) | {
-        "run": {"name": the_run.name, "id": the_run.id},
+        "run": msgspec.structs.asdict(TheRun.of(run)),
         "corpora": {name: run.fingerprints()[name] for name in chosen},
     }
     del members["receipt"]
