@@ -125,7 +125,6 @@ def parsers() -> Iterator[tuple[str, CommandParser]]:
 
 
 def _command(name: str, typed: Sequence[str]) -> tuple[CommandParser, _Act]:
-    """Return the parser of a command, and what the command does with its options."""
     module = import_module(f"roxxel.cli._{name}")
     prog, epilog = f"roxxel {name}", getattr(module, "EPILOG", "")
     act = getattr(module, name)

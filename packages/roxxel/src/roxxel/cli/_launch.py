@@ -133,7 +133,6 @@ def tell(line: str) -> None:
 
 
 def _without_launch(typed: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments, without those that start processes."""
     arguments = iter(typed)
     for argument in arguments:
         name, equals, _ = argument.partition("=")

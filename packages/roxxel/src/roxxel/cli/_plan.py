@@ -244,7 +244,6 @@ def _show(what: str | PlanDiff, as_dict: dict[str, Any], *, is_json: bool) -> No
 
 
 def _show_notes(sets: Mapping[str, HeldOut], unread_masks: str | None) -> None:
-    """Print a line for each held-out set, and one for each doubt."""
     if sets:
         say()
     for name, each in sets.items():

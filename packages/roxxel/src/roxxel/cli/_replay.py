@@ -127,7 +127,6 @@ def replay(
 
 
 def _chosen(run: Run, left_out: LeftOut, tokenizer: str | None) -> dict[str, Any]:
-    """Return the documents that the arguments name, by source."""
     named, texts = left_out.without, left_out.without_text
     found = chosen_documents(run, named, texts, tokenizer)
     for source in left_out.without_source:

@@ -137,8 +137,6 @@ def where(
 
 
 class _Shown(NamedTuple):
-    """Prints where a run reads ranges of tokens."""
-
     run: Run
     sampler: Sampler
     until: int | None
@@ -304,7 +302,6 @@ def _first_read(
 def _say_counts(
     counts: Mapping[str, tuple[int, int]], num_found: int, what: str, *, is_json: bool
 ) -> None:
-    """Print how often each source contains the text, and in how many documents."""
     for name, (in_source, in_documents) in counts.items():
         if is_json:
             facts = {"found": in_source, "in_documents": in_documents}

@@ -351,7 +351,6 @@ def _replayed(
     each: bool,
     say: Callable[[str], object],
 ) -> tuple[Replay, ReplayReceipt]:
-    """Return the result of a replay, and its receipt; arguments as for `replay`."""
     began_s = time.monotonic()
     folder, config, corpora = _folder(run, out), config_of(run), run.corpora()
     chosen = listed(config, without, corpora)

@@ -139,7 +139,6 @@ def _devices_of(start: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _held_out_states(run: Run) -> dict[str, Any]:
-    """Return the data state of each held-out set that a run has measured, by name."""
     record: Any = (run.files.record or {}).get("held_out")
     for each in run.checkpoints[-1:]:
         record = each.extra.get("held_out", record)

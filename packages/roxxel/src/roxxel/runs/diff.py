@@ -362,7 +362,6 @@ def _starts(run: Run) -> list[RunStart]:
 
 
 def _in_force(starts: Sequence[RunStart], step: int) -> RunStart:
-    """Return the start that trained a step."""
     return [each for each in starts if each.step <= step][-1]
 
 
@@ -440,7 +439,6 @@ def _shared_rows(what: str, count: int, last: int) -> list[str]:
 
 
 def _explanations(a: Run, b: Run, step: int) -> Iterator[str]:
-    """Yield where the machines and the software of a step differ."""
     starts = [_starts(a), _starts(b)]
     if not all(each and each[0].step <= step for each in starts):
         return

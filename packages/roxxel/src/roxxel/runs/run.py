@@ -266,7 +266,6 @@ class Run:
             check_trusted(config, self.files.path)
 
     def _pair(self) -> tuple[Any, Any]:
-        """Return a new model of the run and its optimizer, as the run made them."""
         config = self.config
         if config is not None and config.model is not None:
             self.check_trusted(config)
@@ -337,7 +336,6 @@ class Run:
         return readers
 
     def _paths(self, name: str, where: Corpus) -> list[str]:
-        """Return the paths of a source that moved."""
         if isinstance(where, str | os.PathLike):
             return [os.fspath(where)]
         if isinstance(where, list | tuple):

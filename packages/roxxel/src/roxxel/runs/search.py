@@ -341,7 +341,6 @@ def _shown(text: bytes) -> bytes:
 
 
 def _begins(text: bytes, wanted: bytes, stop: int) -> npt.NDArray[np.int64]:
-    """Return the places before `stop` at which the wanted bytes begin."""
     found: list[int] = []
     at = text.find(wanted)
     while 0 <= at < stop:

@@ -284,7 +284,6 @@ def _bounds(run: Run) -> list[int]:
 def _verified(
     run: Run, start: int, stop: int, say: Callable[[str], object]
 ) -> tuple[Verification, Environment]:
-    """Return the result of an interval, and the environment of the repetition."""
     began_s = time.monotonic()
     with scratch_folder("verify") as folder:
         again = trained_again(run, start, stop, folder, say)
@@ -321,7 +320,6 @@ def _verified(
 def _compare_steps(
     run: Run, again: Run, start: int, stop: int
 ) -> tuple[list[Parting], int]:
-    """Compare the checkpoints of an interval; also return how many leaves are equal."""
     found = [
         of_checkpoint(step, "description", "is damaged")
         for step in run.files.checkpoints()[1]

@@ -294,7 +294,6 @@ def forewarnings(config: SweepConfig, runs: SweepRuns) -> Iterator[str]:
 
 
 def _is_one_blend(schedule: Schedule) -> bool:
-    """Return whether all phases have the same weights."""
     alone = {schedule.primary: 1}
     blends = [
         phase.integer_weights if phase.weights else alone for phase in schedule.phases

@@ -202,8 +202,6 @@ def of_earlier_files(sweep: SweepConfig, runs: SweepRuns) -> Iterator[str]:
 
 
 class _Common(NamedTuple):
-    """What the runs of a sweep have in common."""
-
     sources: tuple[Source, ...]
     leaves: tuple[Leaf, ...]
     config: RunConfig
@@ -290,7 +288,6 @@ def _one_source(declared: EvalConfig, name: str, curriculum: Curriculum) -> Eval
 def _shared(
     sweep: SweepConfig, names: Sequence[str], sets: Mapping[str, EvalConfig]
 ) -> RunConfig:
-    """Return what the configs of all runs have in common."""
     base = sweep.base
     trainer = replace(base.trainer, **NOT_REPEATED, keep_every=None, max_to_keep=1)
     shared = replace(
@@ -405,7 +402,6 @@ def _plain(value: Any, prints: Mapping[str, str] | None = None) -> Any:
 
 
 def _target(sweep: SweepConfig, leaves: Sequence[Leaf]) -> tuple[float, ...]:
-    """Return how much each held-out loss counts."""
     sets = list(dict.fromkeys(leaf.of_set for leaf in leaves))
     wanted = sweep.target or dict.fromkeys(sets, 1.0)
     for name in wanted:
