@@ -134,6 +134,22 @@ def test_a_replaced_column_is_replaced_in_every_version(tmp_path: Path) -> None:
     assert sum(name.endswith(".bin") for name in names_in(tmp_path)) == 2
 
 
+def test_a_column_that_is_replaced_after_a_compaction_has_another_digest(
+    tmp_path: Path,
+) -> None:
+    digests: dict[str, set[str]] = {}
+    grow(tmp_path, 1, 2)
+    corpus = grow(tmp_path, 3)
+    for values in ([0, 1, 0], [1, 1, 0]):
+        corpus.write_column("mask", values, exist="replace")
+        corpus.compact()
+        for version in Roxxel(tmp_path).versions:
+            column = Roxxel(tmp_path / "c_*.rox", version=version).column("mask")
+            digests.setdefault(version, set()).add(column.digest)
+
+    assert [len(found) for found in digests.values()] == [2, 2]
+
+
 def test_a_version_lists_the_columns_that_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
