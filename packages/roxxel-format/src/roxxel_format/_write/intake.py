@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._write.recipe import Fields, Recipe, Spans
+    from roxxel_format._write.recipe import Fields, Ranges, Recipe
     from roxxel_format._write.tokenizers import Tokenizer
 
 _BATCH_TEXTS = 256
@@ -214,7 +214,7 @@ class Intake:
         waiting: deque[Row] = deque()  # The rows that `arrays` has read ahead.
         fields = self.recipe.fields
         of_parts, before, after = self._for_parts()
-        of_chats: deque[Spans] = deque()
+        of_chats: deque[Ranges] = deque()
         if fields.chat:
             parts = self._chats_of(_as_rows(rows, fields), waiting, of_chats)
         else:
@@ -247,7 +247,7 @@ class Intake:
             num_yielded += 1
 
     def _chats_of(
-        self, rows: Iterable[Row], waiting: deque[Row], learned: deque[Spans]
+        self, rows: Iterable[Row], waiting: deque[Row], learned: deque[Ranges]
     ) -> Iterator[object]:
         """Yield chats as `Encoded`; record rows, and which tokens the loss counts."""
         tokenizer = self.tokenizer

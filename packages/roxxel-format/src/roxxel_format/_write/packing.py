@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.layout import Tokens
     from roxxel_format._write.casting import Caster
-    from roxxel_format._write.recipe import Spans
+    from roxxel_format._write.recipe import Ranges
 
 _CAST_TOKENS = 1 << 20
 _NO_ROW = Row(None)
@@ -136,7 +136,7 @@ class _Held:
     def __init__(self, caster: Caster) -> None:
         self.sizes: list[int] = []
         self._caster = caster
-        self._rows: list[tuple[Row, Spans]] = []  # each with its tokens to learn
+        self._rows: list[tuple[Row, Ranges]] = []  # each with its tokens to learn
         self._chunks: list[Tokens] = []
         self._places: list[tuple[int, int]] = []  # chunk, and first token in the chunk
         self._waiting: list[Tokens] = []

@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from roxxel_format._spec.layout import Tokens
 
 LOSS_MASK = "loss_mask"
-Spans: TypeAlias = "tuple[tuple[int, int], ...]"
+Ranges: TypeAlias = "tuple[tuple[int, int], ...]"
 """Ranges `[start, stop)`, in order."""
 
 TO_END = sys.maxsize
-"""The stop of a span that includes the document's separators."""
+"""The stop of a range that includes the document's separators."""
 
 Exist = Literal["keep", "replace", "append", "error"]
 TokenizerBackend = Literal["auto", "tokenizers", "fastokens"]
@@ -144,7 +144,7 @@ class Chat:
 
     identity: str
     text: str = ""
-    render: Callable[[object], tuple[str, Spans]] | None = None
+    render: Callable[[object], tuple[str, Ranges]] | None = None
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ class Row:
     id: str | None = None
     path: str | None = None
     origin: Origin | None = None
-    learned: Spans | None = None
+    learned: Ranges | None = None
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -331,7 +331,7 @@ class EncodedRow:
 
     tokens: np.ndarray[Any, Any]
     row: Row
-    learned: Spans = ((0, TO_END),)
+    learned: Ranges = ((0, TO_END),)
 
     def mask(self, num_tokens: int) -> bytes:
         """Return the loss mask of all tokens, separators included."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.layout import Tokens
-    from roxxel_format._write.recipe import Recipe, Spans
+    from roxxel_format._write.recipe import Ranges, Recipe
 
 END_OF_TEXT = "<|endoftext|>"
 """Name of the token that ends a text of `ByteTokenizer`."""
@@ -68,7 +68,7 @@ Encode = Callable[[str], Any]
 EncodeBatch = Callable[[list[str]], list[Any]]
 """Returns what `Encode` returns, for each of several texts."""
 
-EncodeChat = Callable[[str, "Spans"], "tuple[Tokens, Spans]"]
+EncodeChat = Callable[[str, "Ranges"], "tuple[Tokens, Ranges]"]
 """Returns the ids of a text, and which tokens the loss counts, from its characters."""
 
 # End-of-text tokens of well-known tokenizers, for those that name none.

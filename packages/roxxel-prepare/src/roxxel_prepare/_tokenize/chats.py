@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    _Spans = tuple[tuple[int, int], ...]
-    _Encode = Callable[[str, _Spans], tuple[npt.NDArray[np.uint32], _Spans]]
+    _Ranges = tuple[tuple[int, int], ...]
+    _Encode = Callable[[str, _Ranges], tuple[npt.NDArray[np.uint32], _Ranges]]
     _Messages = list[dict[str, Any]]
 
 _ASSISTANT, _CONTENT = "assistant", "content"
@@ -150,7 +150,7 @@ class ChatTemplate:
         data = json.dumps([self.text, self.tokens]).encode()
         return blake2b(data, digest_size=16).hexdigest()
 
-    def render(self, messages: object) -> tuple[str, _Spans]:
+    def render(self, messages: object) -> tuple[str, _Ranges]:
         """Return the text of a chat, and the spans of what the assistant says.
 
         If the assistant speaks last, the last span ends one character after the text:
@@ -321,7 +321,7 @@ class ChatTemplate:
 
     def _by_marks(
         self, messages: _Messages, unlearned: set[int], trial: str
-    ) -> tuple[str, _Spans, set[int]]:
+    ) -> tuple[str, _Ranges, set[int]]:
         """Return the text of a chat, its learned spans, and the messages in these."""
         text, spans = _without_marks(self._rendered(messages))
         whole, marked = _without_marks(trial)
@@ -348,7 +348,7 @@ class ChatTemplate:
 
     def _by_prefixes(
         self, messages: _Messages, unlearned: set[int], _: str
-    ) -> tuple[str, _Spans, set[int]]:
+    ) -> tuple[str, _Ranges, set[int]]:
         """Return the text of a chat, its learned spans, and the messages in these."""
         text = self._rendered(messages)
         spans: list[tuple[int, int]] = []
@@ -414,7 +414,7 @@ def chat_encoder(tokenizer: Any) -> _Encode:
     # spaces out of the characters of a token.
     encoder.post_processor = None
 
-    def encode(text: str, learned: _Spans) -> tuple[npt.NDArray[np.uint32], _Spans]:
+    def encode(text: str, learned: _Ranges) -> tuple[npt.NDArray[np.uint32], _Ranges]:
         found = encoder.encode(text, add_special_tokens=False)
         ids = np.array(found.ids, np.uint32)
         starts, stops = np.array(found.offsets, np.int64).reshape(-1, 2).T
@@ -506,7 +506,7 @@ def _compiled(text: str) -> _Compiled:
     return _Compiled(environment.from_string(tree), set(names), literals, has_marks)
 
 
-def _without_marks(text: str) -> tuple[str, _Spans]:
+def _without_marks(text: str) -> tuple[str, _Ranges]:
     parts: list[str] = []
     spans: list[tuple[int, int]] = []
     size = 0
