@@ -20,7 +20,7 @@ from roxxel import Roxxel, data_state, diff, open_run
 from roxxel_ckpt import Checkpointer
 from roxxel_store.client import Bucket
 from roxxel_store.swap import Writer
-from roxxel_train import RunFolder, RunFolderError
+from roxxel_train import RunFolder, RunFolderError, RunMismatchError
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
@@ -244,6 +244,21 @@ def test_a_run_and_its_corpus_are_read_from_a_bucket(runs: Runs) -> None:
     assert np.array_equal(embedding, beside.model().layers[0].embedding[...])
     with pytest.raises(RunFolderError, match="holds no run"):
         open_run("s3://data/nothing")
+
+
+def test_a_damaged_file_of_a_run_is_named(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(runs.folder / "damaged"))
+    url = "s3://data/damaged"
+    runs.train(runs.config("damaged", url), "a")
+    for path in (runs.folder / "bucket/data/damaged/checkpoints/files").iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    with pytest.raises(RunMismatchError, match=f"{url}/.*: is damaged, so .* cannot"):
+        RunFolder(url)
 
 
 @pytest.mark.usefixtures("fetched")
