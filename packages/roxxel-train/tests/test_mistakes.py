@@ -281,6 +281,8 @@ def arguments(of: Curriculum) -> list[tuple[dict[str, Any], str]]:
         ({"log_to": None}, "log_to must be a list, .*, got None"),
         ({"curriculum": "w_*.rox"}, r"curriculum is a str.*Curriculum\(corpus, "),
         ({"timeout": "1h"}, "timeout .*'1h'"),
+        ({"model_sharding": ["rows"]}, "names of the axes .*'data'.*'rows'"),
+        ({"model_sharding": ["data"] * 2}, "axes .*once.*'data', 'data'"),
     ]
 
 
@@ -324,7 +326,7 @@ def test_a_wrong_function_is_one_sentence(
     check(given(curriculum, **options), message)
 
 
-@pytest.mark.parametrize("index", range(23))
+@pytest.mark.parametrize("index", range(25))
 def test_a_wrong_argument_is_one_sentence(curriculum: Curriculum, index: int) -> None:
     options, message = arguments(curriculum)[index]
     check(given(curriculum, **options), message)

@@ -82,12 +82,13 @@ class ModelLayout:
                     f"over an axis of the mesh other than {GROUP_AXIS!r}"
                 )
             return cls(mesh, axes)
-        if isinstance(model_sharding, str) or not set(model_sharding) <= set(
-            mesh.axis_names
-        ):
+        names = set(model_sharding)
+        is_twice = len(names) < len(model_sharding)
+        is_text = isinstance(model_sharding, str)
+        if is_text or is_twice or not names <= set(mesh.axis_names):
             raise ValueError(
                 'model_sharding must be "annotated", "fsdp" or names of the axes '
-                f"{mesh.axis_names}, got {model_sharding!r}"
+                f"{mesh.axis_names}, each once, got {model_sharding!r}"
             )
         return cls(mesh, tuple(model_sharding))
 
