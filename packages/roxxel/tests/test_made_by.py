@@ -27,6 +27,7 @@ from roxxel.cli import main
 from roxxel.config import MeshConfig, load_config, make_trainer
 from roxxel.models import Llama, LlamaConfig, llama, next_token_loss, remade
 from roxxel.runs.again import config_of
+from roxxel_train import RunFolder
 
 from .runs import said
 
@@ -78,6 +79,27 @@ def test_the_folder_of_a_program_makes_its_model(trained: Path) -> None:
 
 def _table(model: Any) -> Any:
     return np.asarray(model.model.embed_tokens.weight[...])
+
+
+def test_a_start_with_another_model_of_the_same_shapes_says_so(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    longer = Curriculum(
+        Roxxel(trained.parent / "tea_*.rox"), [Phase(3, batch_size=2, seq_len=17)]
+    )
+
+    model, optimizer, loss_fn = llama(
+        preset="tiny", total_steps=3, ema=0.5, rope_theta=50, peak_rate=0.01, **SIZES
+    )
+    Trainer(model, optimizer, longer, loss_fn, run).run()
+
+    (line,) = (e.text for e in RunFolder(run).log() if "not made as that" in e.text)
+    assert line.startswith("step 2: ")
+    assert "rope_theta = 50 (before: null)" in line
+    assert "rope_scaling = null" in line
+    assert "total_steps" not in line
 
 
 def test_sample_and_export_work_on_the_run_of_a_program(

@@ -9,6 +9,7 @@ read, after the metrics row of this update.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointError
+from roxxel_store.records import find_object
 from roxxel_store.screen import counted
 
 from roxxel_train._files.folder import shown
@@ -206,6 +208,29 @@ def changed_rate(before: float | None, now: float | None, step: int) -> str | No
     return (
         f"{line}. If its decay had begun, the loss may rise first; to avoid this, "
         "branch from a checkpoint before the decay"
+    )
+
+
+def changed_model(before: str | None, now: str | None, step: int) -> str | None:
+    """Return a line about what makes another model than the checkpoint's, or None.
+
+    Both are what a model's attribute `made_by` says, None if it says nothing.
+    """
+    old, new = (find_object((text or "").encode()) or {} for text in (before, now))
+    if not old or not new:
+        return None
+    old, new = ({"function": x["function"], **x["args"]} for x in (old, new))
+    # The steps of a schedule change with every longer run; `changed_rate` looks at it.
+    changed = [
+        f"{name} = {json.dumps(new.get(name))} (before: {json.dumps(old.get(name))})"
+        for name in sorted({*old, *new} - {"total_steps"})
+        if old.get(name) != new.get(name)
+    ]
+    if not changed:
+        return None
+    return (
+        f"step {step}: the model is not made as that of the checkpoint: "
+        f"{', '.join(changed)}"
     )
 
 

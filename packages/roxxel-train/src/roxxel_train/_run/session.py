@@ -396,7 +396,7 @@ class Session:
             log.info(line)
         row = {
             **start_fields(start, sampler, seconds),
-            "made_by": getattr(state.model, "made_by", None),
+            "made_by": state.made_by,
             "settings": self.config.settings(),
             **environment(self.machine.kinds, self.mesh.shape),
             **self._declared(start),
@@ -419,6 +419,7 @@ class Session:
             *state.held_out.notes,
             sampler.unread_masks,
             events.changed_rate(state.past_rate, state.next_rate, start),
+            events.changed_model(state.past_made_by, state.made_by, start),
         )
         for warning in filter(None, warnings):
             log.warning(warning)
@@ -472,7 +473,7 @@ class Session:
     def _own_parts(self) -> list[str]:
         """Return the arguments that hold code or data of the program alone."""
         config = self.config
-        made = getattr(self.state.model, "made_by", None)
+        made = self.state.made_by
         parts = {"optimizer": self.state.optimizer, "loss_fn": config.loss_fn}
         own = [n for n, x in parts.items() if getattr(x, "made_by", None) != made]
         names = "train_step", "eval_fn", "eval_curriculum", "data_sharding"

@@ -74,6 +74,7 @@ class RunState:
         rate_at: The optimizer's learning rate after a number of updates; None if
             unknown.
         past_rate: `next_rate` when the restored checkpoint was saved; None if unknown.
+        past_made_by: How the model was made then; None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
@@ -120,6 +121,7 @@ class RunState:
         self._checkpoint_every = config.checkpoint_every
         self.past_log: LinePosition | None = None
         self.past_rate: float | None = None
+        self.past_made_by: str | None = None
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self._mesh = mesh
@@ -183,6 +185,11 @@ class RunState:
         if self.folder is None or self.checkpointer is None:
             return False
         return self.folder.shares_manifest(self.checkpointer.checkpoint_path)
+
+    @property
+    def made_by(self) -> str | None:
+        """How the model was made; None if it does not say it."""
+        return getattr(self.model, "made_by", None)
 
     @property
     def next_rate(self) -> float | None:
@@ -337,6 +344,7 @@ class RunState:
                 "data": self.sampler.state(self.step),
                 "held_out": self.held_out.record,
                 "next_rate": self.next_rate,
+                "made_by": self.made_by,
                 STATE_DIGEST: digest,
                 "evaluated": is_evaluated,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
@@ -402,6 +410,7 @@ class RunState:
         self.ledger = Ledger.from_json(extra["ledger"])
         self.is_evaluation_due = not extra["evaluated"]
         self.past_rate = extra.get("next_rate")
+        self.past_made_by = extra.get("made_by")
         self.window.resume(self.arrays, extra)
 
     def _is_finite(self) -> jax.Array | bool:
