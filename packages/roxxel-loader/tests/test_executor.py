@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-from concurrent.futures import ProcessPoolExecutor
+import threading
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -45,11 +47,33 @@ class CountingExecutor(ProcessPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
+class ForkedExecutor(Executor):
+    """Stands for a process that was forked from this one: its memory, another id."""
+
+    _calls = threading.Lock()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        future: Future[Any] = Future()
+        with self._calls, mock.patch("os.getpid", return_value=-1):
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
 @pytest.fixture(scope="module")
 def executor() -> Iterator[CountingExecutor]:
     context = multiprocessing.get_context("forkserver")
     with CountingExecutor(2, mp_context=context) as executor:
         yield executor
+
+
+def test_a_forked_process_does_not_use_the_dataset_of_its_parent() -> None:
+    """The dataset may hold a lock that some thread of the parent has locked."""
+    dataset = CountedDataset()
+
+    batches = list(Dataloader(dataset, NUM_ITEMS >> 2, executor=ForkedExecutor()))
+
+    assert dataset.num_pickles == 1
+    assert np.array_equal(np.concatenate(batches), dataset.values)
 
 
 def test_a_dataset_is_pickled_once_and_not_sent_with_every_batch(
