@@ -195,9 +195,9 @@ def _way_out(path: str) -> str:
     if ending == ".rox":
         several = path.rpartition("/")[0] + "/*.rox" if "/" in path else "*.rox"
         return (
-            "is a shard of a corpus already; to divide a corpus with --split, quote "
-            f"its pattern, such as '{several}', so that the shell does not expand it; "
-            "else read the shard with roxxel_format.Roxxel, or with "
+            "is a shard of a corpus already; to divide a corpus, run roxxel write with "
+            f"--split, and quote its pattern, such as '{several}'; else read the shard "
+            "with roxxel_format.Roxxel, or with "
             "roxxel_prepare.first_roxxel"
         )
     what = f"names that end with {ending} have" if ending else "a name like this has"
