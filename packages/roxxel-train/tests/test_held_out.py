@@ -11,7 +11,7 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import RunMismatchError, Trainer
 
-from .helpers import VOCABULARY, rows, trainer
+from .helpers import VOCABULARY, loss_fn, rows, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +86,20 @@ def test_a_held_out_set_that_was_replaced_is_an_error_that_names_it(
 def test_a_held_out_set_of_other_steps_is_an_error(begun: Path) -> None:
     with pytest.raises(RunMismatchError, match="had 3 steps and now has 5"):
         run_of(begun, one_set(begun, steps=5), updates=12)
+
+
+def test_a_held_out_set_without_other_documents_is_an_error(tmp_path: Path) -> None:
+    def masked(model: Any, batch: Any) -> Any:
+        count = batch["loss_mask"].sum()
+        return loss_fn(model, batch["tokens"]), {"loss_weight": count}
+
+    corpus = held_out(tmp_path)
+    options: dict[str, Any] = {"fields": ["tokens", "loss_mask"], "loss_fn": masked}
+    run_of(tmp_path, one_set(tmp_path), **options).run()
+    withdrawn = Curriculum(corpus, [Phase(3, 2, 9)], without={"self": [0]})
+
+    with pytest.raises(RunMismatchError, match="other documents of 'self' are withd"):
+        run_of(tmp_path, withdrawn, updates=9, **options)
 
 
 def test_a_changed_set_is_accepted_under_a_new_name(begun: Path) -> None:
