@@ -289,6 +289,24 @@ def test_a_merged_shard_that_is_lost_before_the_commit_is_an_error(
     assert names_in(tmp_path) == names
 
 
+def test_a_column_that_is_written_during_a_compaction_is_kept(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[3], [4]])
+    check = Place.check_present
+
+    def before_a_column(place: Place, sizes: Mapping[str, int]) -> None:
+        check(place, sizes)
+        Roxxel(tmp_path).write_column("late", [*range(7)])
+
+    with (
+        mock.patch.object(Place, "check_present", before_a_column),
+        pytest.raises(FileExistsError, match=r"a column meanwhile.*; compact again"),
+    ):
+        corpus.compact()
+
+    assert Roxxel(tmp_path).column("late")[:].tolist() == [*range(7)]
+    assert corpus.leftovers() == []
+
+
 def test_metadata_is_that_of_the_first_shard_with_the_counts_of_all(
     tmp_path: Path,
 ) -> None:
