@@ -402,6 +402,21 @@ def test_trainer_goes_on_after_an_error_in_its_own_process(tmp_path: Path) -> No
     assert values(one) == values(unbroken)
 
 
+def test_a_new_run_with_objects_that_were_trained_says_so(tmp_path: Path) -> None:
+    trained = pair()
+    trainer(tmp_path, [Phase(3, 4, 9)], pair=trained).run()
+
+    trainer(tmp_path, [Phase(3, 4, 9)], pair=trained, save_path=tmp_path / "b").run()
+
+    lines = {
+        name: [e.text for e in RunFolder(tmp_path / name).log() if "already" in e.text]
+        for name in ("run", "b")
+    }
+    assert lines["run"] == []
+    (line,) = lines["b"]
+    assert line.startswith("the optimizer has already counted 3 updates")
+
+
 def test_signal_saves_and_the_same_trainer_goes_on(tmp_path: Path) -> None:
     def stop_at_the_third(state: ModelState) -> None:
         if int(state.step[...]) == 3:

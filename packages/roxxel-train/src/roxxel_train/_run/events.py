@@ -190,6 +190,20 @@ IN_THREAD = (
 """The line at the start of a run in a thread, in which Python handles no signals."""
 
 
+def trained_before(num_updates: int) -> str | None:
+    """Return a line about updates that a new run did not make; None if there are none.
+
+    A program may make several trainers of one model by mistake.
+    """
+    if not num_updates:
+        return None
+    return (
+        f"the optimizer has already counted {counted(num_updates, 'update')}, so this "
+        "new run begins with weights that were trained; to begin afresh, make a new "
+        "model and optimizer"
+    )
+
+
 def changed_rate(before: float | None, now: float | None, step: int) -> str | None:
     """Return a line about a learning rate that this start has changed, or None.
 

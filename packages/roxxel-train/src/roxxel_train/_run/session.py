@@ -418,6 +418,7 @@ class Session:
             *sampler.notes_on_sources,
             *state.held_out.notes,
             sampler.unread_masks,
+            events.trained_before(state.num_foreign_updates),
             events.changed_rate(state.past_rate, state.next_rate, start),
             events.changed_model(state.past_made_by, state.made_by, start),
         )

@@ -196,6 +196,12 @@ class RunState:
         """Learning rate of the next update; None if the optimizer does not tell it."""
         return None if self.rate_at is None else float(self.rate_at(self.step))
 
+    @property
+    def num_foreign_updates(self) -> int:
+        """Updates that the optimizer of a new run counted before it."""
+        is_new = self.step == 0 and self.origin is None
+        return int(self.optimizer.step[...]) if is_new else 0
+
     @contextmanager
     def unchanged(self) -> Generator[None]:
         """Undo the changes that updates inside the block make to the arrays.
