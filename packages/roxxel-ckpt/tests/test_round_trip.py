@@ -247,7 +247,7 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(
     with pytest.raises(TypeError, match="extra must be a dict that JSON can hold"):
         saving.save(1, extra={"array": jnp.ones(2)})
     with pytest.raises(TypeError, match=r"metrics_dict\['loss'\] must be a number"):
-        saving.save(1, {"loss": "low"})
+        saving.save(1, {"loss": "1"})
     with pytest.raises(TypeError, match="metrics_dict must be a dict of numbers, got"):
         saving.save(1, 0.5)  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="step must be at least 0, got -1"):

@@ -482,7 +482,8 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
         if value is None:
             continue
         try:
-            checked[str(name)] = float(value)
+            # `float` would parse a text.
+            checked[str(name)] = math.ldexp(value, 0)
         except OverflowError as error:
             raise ValueError(
                 f"metrics_dict[{name!r}] is larger than any float; leave it out"
