@@ -267,12 +267,11 @@ class Checkpointer:
                 return bool(has_room(arrays)) if snapshot is None else snapshot
 
             position = number if self._position is None else self._position
-            base = min(number, position)
             begun = begin_save(
                 self._folder,
                 _channel,
                 number,
-                base,
+                position,
                 self._damaged,
                 prepare,
                 held,
@@ -472,7 +471,8 @@ class Checkpointer:
             step: Step to load; None for the newest sound checkpoint.
             like: Pytree of arrays, numbers or `jax.ShapeDtypeStruct`s, such as a fresh
                 state or the result of `jax.eval_shape`. An array is loaded with the
-                type, dtype and sharding of its leaf here. `like` does not change.
+                type, dtype and sharding of its leaf here. If `like` has an array for a
+                saved Python float, the float is rounded. `like` does not change.
             strict: Raise an error if checkpoint and `like` differ in any leaf. With
                 False, a leaf that the checkpoint lacks keeps its value of `like`, and a
                 leaf that only the checkpoint has is dropped.

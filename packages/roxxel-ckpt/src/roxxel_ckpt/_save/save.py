@@ -102,9 +102,9 @@ def begin_save(
     """Return the name of this attempt to save a step; None if the step exists.
 
     Also return whether all processes copy on the devices first, as `prepare` says.
-    Every process makes this call. The run continues from step `base`; it could not
-    restore the newer steps `damaged`. `seen` is the turn that it has seen before. On
-    process 0, closing `held` lets other threads save.
+    Every process makes this call. The run has saved or restored step `base`; it could
+    not restore the newer steps `damaged`. `seen` is the turn that it has seen before.
+    On process 0, closing `held` lets other threads save.
     """
 
     def admit(snapshots: list[bool]) -> tuple[str, bool] | None:
@@ -157,7 +157,7 @@ def _is_new(
     """Return whether a step may be saved; False if it exists."""
     steps = folder.steps()
     ours = [number for number, each in steps.items() if each.state != "foreign"]
-    newer = [n for n in ours if n > base and steps[n] not in damaged]
+    newer = [n for n in ours if n > min(step, base) and steps[n] not in damaged]
     if step in steps and step not in ours:
         raise CheckpointWriteError(
             f"{steps[step].location}: exists and is not a checkpoint of "
