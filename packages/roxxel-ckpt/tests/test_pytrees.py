@@ -222,14 +222,39 @@ def test_a_counter_may_begin_as_a_number_and_go_on_as_an_array(tmp_path: Path) -
     assert isinstance(loaded["rate"], jax.Array)
 
 
-def test_a_number_that_no_array_of_like_can_hold_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "like", "shown"),
+    [
+        (2**40, jnp.int32(0), str(2**40)),
+        (1e300, jnp.float32(0), "1e+300"),
+        (-7e4, jnp.float16(0), "-70000.0"),
+        (1e300 + 1j, jnp.complex64(0), "(1e+300+1j)"),
+    ],
+    ids=str,
+)
+def test_a_number_that_no_array_of_like_can_hold_is_named(
+    tmp_path: Path, number: Any, like: Any, shown: str
+) -> None:
     with Checkpointer(tmp_path) as checkpointer:
-        checkpointer.save(1, state={"tokens": 2**40})
+        checkpointer.save(1, state={"x": number})
 
-        with pytest.raises(
-            CheckpointMismatchError, match=f"state/tokens.*{2**40}.*int32"
-        ):
-            checkpointer.load(like={"tokens": jnp.int32(0)})
+        for array in (like, np.asarray(like), np.asarray(like)[()]):
+            with pytest.raises(
+                CheckpointMismatchError,
+                match=f"state/x: is {re.escape(shown)} .* does not fit {like.dtype}",
+            ):
+                checkpointer.load(like={"x": array})
+
+
+def test_a_float_is_rounded_to_the_dtype_of_like(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, state={"third": 1 / 3, "infinite": float("inf")})
+
+        like = {"third": jnp.float32(0), "infinite": jnp.float16(0)}
+        loaded = checkpointer.load(like=like)
+
+    assert loaded["third"] == np.float32(1 / 3)
+    assert loaded["infinite"] == np.inf
 
 
 def test_one_error_names_every_difference_by_path(tmp_path: Path) -> None:
@@ -264,6 +289,13 @@ def test_a_part_can_be_loaded_with_strict_false(tmp_path: Path) -> None:
             CheckpointMismatchError, match="params/head: not in the checkpoint"
         ):
             checkpointer.load(like=jax.eval_shape(lambda: like), strict=False)
+        for empty in ({}, {"params": None}):
+            with pytest.raises(CheckpointMismatchError, match="no leaf in common"):
+                checkpointer.load(like=empty, strict=False)
+            with pytest.raises(
+                CheckpointMismatchError, match="optimizer: only in the checkpoint"
+            ):
+                checkpointer.load(like=empty)
         with pytest.raises(CheckpointMismatchError, match="no leaf in common"):
             checkpointer.load(like={"other": jnp.ones(2)}, strict=False)
 
@@ -366,6 +398,9 @@ def test_an_optimizer_must_be_an_nnx_object_too(tmp_path: Path) -> None:
         (np.array([None]), "object"),
         (np.ma.masked_array([1, 2], [True, False]), "MaskedArray"),
         (np.zeros(2, "M8[s]"), "datetime64"),
+        (np.zeros(2, "m8[s]"), "timedelta64"),
+        (np.ones(2, np.longdouble), "float128"),
+        (np.ones(2, np.clongdouble), "complex256"),
         (2**64, "64 bits"),
         (jax.ShapeDtypeStruct((2,), jnp.float32), "no values to save"),
     ],

@@ -149,7 +149,10 @@ def _spec(name: str, leaf: Any) -> LeafSpec:
 
 def _can_be_stored(dtype: Any) -> bool:
     kinds = (np.bool_, np.number, jax.dtypes.prng_key)
-    return any(jnp.issubdtype(dtype, kind) for kind in kinds)
+    unknown_to_zarr = (np.timedelta64, np.longdouble, np.clongdouble)
+    return any(jnp.issubdtype(dtype, kind) for kind in kinds) and not any(
+        jnp.issubdtype(dtype, kind) for kind in unknown_to_zarr
+    )
 
 
 def _to_stored(name: str, leaf: Any) -> Any:
@@ -188,12 +191,16 @@ def _widened(array: Any) -> Any:
     return array
 
 
-def _narrowed(array: Any, dtype: Any) -> Any:
+def _narrowed(name: str, array: Any, dtype: Any) -> Any:
     """Return a stored array in the dtype of a leaf; the inverse of `_widened`."""
     if array.dtype == dtype:
         return array
     if not LeafSpec((), dtype.name).is_stored_as_bits:
-        return array.astype(dtype)
+        with np.errstate(over="ignore"):
+            narrow = array.astype(dtype)
+        if isinstance(array, np.ndarray):
+            _check_fits(name, array, narrow)
+        return narrow
     if isinstance(array, np.ndarray):
         return array.view(dtype)
     if dtype == jnp.float4_e2m1fn:
@@ -232,9 +239,7 @@ def from_stored(name: str, stored: Any, like: Any) -> Any:
         if _holds_keys(like):
             array = jax.random.wrap_key_data(jnp.asarray(stored), impl=_key_kind(like))
         else:
-            array = _narrowed(stored, like.dtype)
-            if isinstance(stored, np.ndarray):
-                _check_same_integer(name, stored, array)
+            array = _narrowed(name, stored, like.dtype)
         if getattr(like, "weak_type", False):
             # A weak type decides the dtype of later arithmetic, so it is part of the
             # state. Assigning into a weak array keeps the weak type.
@@ -243,9 +248,9 @@ def from_stored(name: str, stored: Any, like: Any) -> Any:
             return _placed(array, like.sharding)
         return array if isinstance(array, jax.Array) else jnp.asarray(array)
     if isinstance(like, np.ndarray):
-        return np.array(_narrowed(np.asarray(stored), like.dtype))
+        return np.array(_narrowed(name, np.asarray(stored), like.dtype))
     if isinstance(like, np.generic):
-        return like.dtype.type(_narrowed(np.asarray(stored), like.dtype)[()])
+        return like.dtype.type(_narrowed(name, np.asarray(stored), like.dtype)[()])
     return type(like)(stored.item())
 
 
@@ -257,12 +262,19 @@ def _placed(array: Any, sharding: Any) -> Any:
     return jax.device_put(array, sharding)
 
 
-def _check_same_integer(name: str, stored: Any, array: Any) -> None:
-    """Raise an error if a Python integer does not fit the dtype of its leaf."""
-    if stored.ndim == 0 and stored.dtype.kind == "i" and stored != array:
+def _check_fits(name: str, stored: Any, array: Any) -> None:
+    """Raise an error if a Python number does not fit the dtype of its leaf.
+
+    A float may be rounded, as JAX rounds it wherever it meets an array.
+    """
+    if stored.ndim or stored.dtype.kind not in "ifc":
+        return
+    is_int = stored.dtype.kind == "i"
+    if stored != array if is_int else np.isfinite(stored) and not np.isfinite(array):
+        number = stored.item()
         raise CheckpointMismatchError(
-            f"{name}: is {stored} in the checkpoint, which does not fit {array.dtype}",
-            "give an int there",
+            f"{name}: is {number} in the checkpoint, which does not fit {array.dtype}",
+            f"give {'an' if is_int else 'a'} {type(number).__name__} there",
         )
 
 

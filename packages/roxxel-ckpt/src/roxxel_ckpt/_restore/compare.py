@@ -163,14 +163,12 @@ def _bare(name: str) -> str:
     return name.strip("/").removeprefix("model/")
 
 
-def check_form(
-    location: str, saved: Mapping[str, LeafSpec], live: Mapping[str, LeafSpec]
-) -> None:
-    """Raise CheckpointMismatchError if NNX objects and another pytree meet."""
-    saved_as_tree, is_tree = (
-        any(name.partition("/")[0] == STATE_ROOT for name in names)
-        for names in (saved, live)
-    )
+def check_form(location: str, saved: Mapping[str, LeafSpec], *, is_tree: bool) -> None:
+    """Raise CheckpointMismatchError if NNX objects and another pytree meet.
+
+    `is_tree` says whether the checkpoint is read into a pytree, which may be empty.
+    """
+    saved_as_tree = any(name.partition("/")[0] == STATE_ROOT for name in saved)
     if saved_as_tree and not is_tree:
         raise CheckpointMismatchError(
             f"{location}: holds a pytree that save(state=) was given, and no NNX "

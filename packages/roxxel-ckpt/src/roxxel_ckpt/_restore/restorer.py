@@ -87,7 +87,7 @@ class Candidate:
     def check_fits(self, options: Options) -> None:
         """Raise a CheckpointMismatchError if the options forbid this candidate."""
         location, report = self.step.location, self.report
-        check_form(location, self.saved, self.live.specs)
+        check_form(location, self.saved, is_tree=options.is_load)
         if options.is_load:
             blank = self.live.without_values(report.new)
             check_loadable(report, location, blank, strict=options.strict)
