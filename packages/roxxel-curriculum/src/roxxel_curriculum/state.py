@@ -436,15 +436,21 @@ def _add_trained(
     at = next((i for i, x in enumerate(entries) if x.start == solver.step), None)
     if at is None or solver.early_stop is not None:
         return None
-    entry, later = entries[at], entries[at + 1 : at + 2]
+    # What the run trained from this step on, and the entry after it. The last entry
+    # ends where the state was written, perhaps in the middle of its phase.
+    entry, following = entries[at], entries[at + 1 : at + 2]
     if (
-        (later and not later[0].is_edited)
+        # The run trained the phase to its end, and then began another.
+        (following and not following[0].is_edited)
+        # The phase has another shape, or a source is gone: it is not what was trained.
         or (entry.batch_size, entry.seq_len) != (rest.batch_size, rest.seq_len)
         or not entry.weights.keys() <= solver.spans.keys()
     ):
         return None
-    is_same = entry.weights == rest.integer_weights
-    if is_same and (not later or solver.solve(rest, index).stop <= entry.stop):
+    # If `rest` still has the entry's weights, the run split it only by editing them
+    # afterwards, and the split matters only if `rest` is longer than the entry.
+    is_alike = entry.weights == rest.integer_weights
+    if is_alike and (not following or solver.solve(rest, index).stop <= entry.stop):
         return None
     solved = solver.solve(_declared(entry), index, is_edited=is_edited)
     # With other data, the sources may not last for the recorded steps.

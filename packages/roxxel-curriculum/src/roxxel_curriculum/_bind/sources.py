@@ -170,7 +170,9 @@ def at_version(reader: TokenReader, fingerprint: str | None) -> TokenReader:
 
 
 def compare_ids(*labelled: tuple[str, Iterable[Source]]) -> tuple[str, ...]:
-    """Compare corpora with the one of which most is known; return a note per doubt.
+    """Compare corpora with the first of a known tokenizer; return a note per doubt.
+
+    If no tokenizer is known, they are compared with the first corpus.
 
     Each argument is some sources, after what messages call each of them.
 
@@ -187,6 +189,7 @@ def compare_ids(*labelled: tuple[str, Iterable[Source]]) -> tuple[str, ...]:
     others = [each for each in vocabularies if each is not reference]
     for other in others:
         _check_tokenizers(reference, other)
+    # An error names the first that holds bytes, and the first that does not.
     _check_bytes([reference, *others])
     return tuple(_doubts(reference, others))
 

@@ -347,26 +347,31 @@ def _policy_changes(
 def _exhaustion_changes(
     before: Solution, after: Solution, names: Mapping[str, str]
 ) -> Iterator[tuple[str, Change]]:
-    """Yield each source that runs out at another step, and how."""
+    """Yield each source that runs out at another step, and how.
+
+    `names` is what `_renamed` returns.
+    """
     pairs = zip(_phases(before, after), _phases(after, before), strict=False)
     for number, (old, new) in enumerate(pairs):
         if old[0].start != new[0].start:
-            return
-        weights = {names[x] for part in old for x in part.weights}
-        both = weights & {name for part in new for name in part.weights}
-        was = {names[name]: end for name, end in _ends(old).items()}
-        now = _ends(new)
-        for name in sorted(both & (was.keys() | now.keys())):
-            one, other = was.get(name), now.get(name)
-            if (one and one.samples) == (other and other.samples):
+            return  # The earlier phase of another length is a change of its own.
+        # A source that only one of the two draws from is a change of the weights.
+        drawn = {names[name] for part in old for name in part.weights}
+        drawn &= {name for part in new for name in part.weights}
+        old_ends = {names[name]: end for name, end in _ends(old).items()}
+        new_ends = _ends(new)
+        for name in sorted(drawn & (old_ends.keys() | new_ends.keys())):
+            was, now = old_ends.get(name), new_ends.get(name)
+            if (was and was.samples) == (now and now.samples):
                 continue
-            first = min(each.next_step for each in (one, other) if each)
+            # If the next sample would come after the phase, no batch changes.
+            since = min(each.next_step for each in (was, now) if each)
             stop = min(old[-1].stop, new[-1].stop)
             text = (
-                f"source {name!r} runs out in {_when(other)} of phase {number} "
-                f"instead of {_when(one)}"
+                f"source {name!r} runs out in {_when(now)} of phase {number} "
+                f"instead of {_when(was)}"
             )
-            yield name, Change.of_batches(first if first < stop else None, text)
+            yield name, Change.of_batches(since if since < stop else None, text)
 
 
 def _ends(parts: Sequence[ResolvedPhase]) -> dict[str, _End]:

@@ -385,13 +385,11 @@ class Solution:
         if early_stop is None:
             return None
         declared = [phase.declared_steps for phase in self.declaration.phases]
-        # A phase that is declared in epochs has no number of steps if it is not
-        # reached.
-        total = (
-            ""
-            if None in declared
-            else f" of the {sum(filter(None, declared)):,} declared"
-        )
+        known = [steps for steps in declared if steps is not None]
+        # Only a solved phase tells how many steps its epochs are, and those that the
+        # run does not reach are not solved. So one phase in epochs hides the total.
+        has_total = len(known) == len(declared)
+        total = f" of the {sum(known):,} declared" if has_total else ""
         return (
             f"source {early_stop.source!r} runs out in phase {early_stop.phase} and "
             f"its policy stops the run before step {early_stop.step:,}{total}"
