@@ -214,9 +214,11 @@ class Writer:
     def __init__(self, bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> None:
         self.bucket = bucket
         self._errors = errors
+        # Guards the fields. Methods that hold it call others that take it again.
         self._lock = threading.RLock()
-        self._is_locked = False
-        self._work = threading.Lock()
+        self._is_folder_locked = False
+        # Held by `alone`, from a thread's first upload to its commit.
+        self._alone = threading.Lock()
         self._held: Manifest | None = None
         self._version: Version | None = None
         self._num_names = 0
@@ -242,7 +244,7 @@ class Writer:
         Raises:
             TimeoutError: The other thread did not end in time.
         """
-        if not self._work.acquire(timeout=timeout_s):
+        if not self._alone.acquire(timeout=timeout_s):
             raise self._errors.late(
                 f"{self.bucket.url}: the save of another thread did not end within "
                 f"{timeout_s:g} seconds; use one Checkpointer, or give a larger "
@@ -251,7 +253,7 @@ class Writer:
         try:
             yield
         finally:
-            self._work.release()
+            self._alone.release()
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
@@ -263,13 +265,13 @@ class Writer:
             SupersededError: The folder is gone.
         """
         with self._lock, contextlib.ExitStack() as stack:
-            if not self._is_locked:
+            if not self._is_folder_locked:
                 try:
                     stack.enter_context(self.bucket.locked())
                 except FileNotFoundError:
                     raise self._gone() from None
-                self._is_locked = True
-                stack.callback(setattr, self, "_is_locked", False)
+                self._is_folder_locked = True
+                stack.callback(setattr, self, "_is_folder_locked", False)
             yield
 
     def begin(self) -> None:
@@ -532,7 +534,10 @@ class DiskFolder:
         return OSError(message)
 
     def names(self, prefix: str = "") -> Listing:
-        """List what is directly in the folder, or in one of its folders."""
+        """List what is directly in the folder, or in one of its folders.
+
+        Sizes and ages are 0, because a manifest needs the names only.
+        """
         files, folders = dict[str, Listed](), list[str]()
         with (
             contextlib.suppress(FileNotFoundError),
