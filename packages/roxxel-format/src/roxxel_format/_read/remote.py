@@ -217,6 +217,7 @@ class _Fetcher:
         # The requests ahead that nobody has read yet, the oldest first.
         self._ahead: OrderedDict[_Key, _Request] = OrderedDict()
         self._bytes_ahead = 0
+        # What `run_later` was given. One thread, which is no worker, runs it in order.
         self._tasks: deque[Callable[[], object]] = deque()
         self._runs_tasks = False
         self._threads: set[threading.Thread] = set()

@@ -180,12 +180,18 @@ def of_decoder(source: Any, size: int) -> Pieces | None:
     @lru_cache(_CACHED)
     def at_end(token: int, is_first: bool, is_last: bool) -> bytes:
         name = names[token] or ""
-        row = [*[_BESIDE][is_first:], name, *[_BESIDE][is_last:]]
-        text = decode(row).removeprefix(_BESIDE).removesuffix(_BESIDE)
+        before = [] if is_first else [_BESIDE]
+        after = [] if is_last else [_BESIDE]
+        text = decode([*before, name, *after])
+        text = text.removeprefix(_BESIDE).removesuffix(_BESIDE)
         if not is_last:
+            # What stands between two tokens belongs to the second.
             text = text.removesuffix(between)
-        # What is stripped is a space or the like, which one byte spells.
-        return bytes_of[name] if text and name in bytes_of else text.encode()
+        if name in bytes_of:
+            # Alone, a byte may decode to U+FFFD, so `text` says only whether `Strip`
+            # removed it: a space or the like, which one byte spells.
+            return bytes_of[name] if text else b""
+        return text.encode()
 
     return Pieces(
         np.array([*map(inside, names), b""], object),
