@@ -285,11 +285,13 @@ def _outputs(corpus: str, shards: Shards) -> dict[str, Recipe]:
 def _say_summaries(
     written: Mapping[str, WriteSummary | PartSummary], *, is_split: bool
 ) -> None:
-    """Print a line for each corpus of a write.
+    """Print a line for each corpus that was written, and one for the shares of a split.
 
-    The corpora of a split are pairs, each beginning with the held-out documents.
+    The corpora of a split are pairs, each beginning with the held-out documents. Their
+    shares are known when all are whole.
     """
     for corpus, summary in written.items():
+        # A corpus that is kept has got its line from the write.
         if isinstance(summary, PartSummary) or not summary.kept:
             say(f"{corpus}: {summary}")
     whole = [each for each in written.values() if not isinstance(each, PartSummary)]

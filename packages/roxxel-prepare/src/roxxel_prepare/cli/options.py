@@ -257,11 +257,13 @@ def _byte_string(text: str) -> bytes:
         raise argparse.ArgumentTypeError(
             "text: without a text separates nothing; write none, or a text behind it"
         )
+    # Text and escapes in turn. An escape without a meaning is split off too, so that
+    # it is an error: `\q`, `\x` without two digits, or a backslash at the end.
     parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
     result = b""
     for number, part in enumerate(parts):
         if number % 2 == 0:
-            result += os.fsencode(part)
+            result += os.fsencode(part)  # As typed: a separator need not be UTF-8.
         elif part.startswith("\\x") and len(part) == 4:
             result += bytes.fromhex(part[2:])
         elif part in _ESCAPES:
