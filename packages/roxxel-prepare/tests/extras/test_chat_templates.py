@@ -338,8 +338,11 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (said("user", [None]), ["part 0", "null"]),
     (said("user", [["a"]]), ["part 0", "a list"]),
     (said("user", 5), ["the number 5"]),
+    (said("user", 0), ["the number 0"]),
     (said("user", True), ["true"]),
+    (said("user", False), ["false"]),
     (said("user", {"text": "a"}), ["an object"]),
+    (said("user", {}), ["an object"]),
     (said("user", None), ["no content"]),
     (said("user", []), ["no content"]),
     (said("user", float("nan")), ["nan"]),
@@ -557,10 +560,13 @@ def test_a_blank_answer_is_learned_as_any_other(render: Render, blank: str) -> N
 def test_a_chat_that_begins_with_the_assistant_says_what_is_unknown(
     render: Render,
 ) -> None:
-    looking = "{{ messages[0].role[:0] }}" + CHATML
+    looks = "{{ messages[0].role[:0] }}"
+    looking = looks + CHATML
+    bare = looks + "{% for m in messages %}{{ m.content }}{% endfor %}"
 
-    with pytest.raises(ValueError, match=r"message 0 is rendered otherwise .*weight 0"):
-        render(looking, [said("assistant", "Hello"), *PAIR])
+    for template, first in ((looking, "Hello"), (bare, "? Hello")):
+        with pytest.raises(ValueError, match=r"message 0 is rendered .*weight 0"):
+            render(template, [said("assistant", first), *PAIR])
     assert render(looking, [said("assistant", "Hello", weight=0), *PAIR])[1] == [
         "two<|im_end|>\n",
         "[end]",

@@ -200,7 +200,8 @@ class ChatTemplate:
                     f"{what} has no content, only {', '.join(table)}; a message is an "
                     "object with role and content"
                 )
-            content = table.get("content") or ""
+            content = table.get(_CONTENT)
+            content = "" if content is None else content
             problem = _problem_of_content(content)
             problem = problem or _problem_of_weight(table.get("weight", 1))
             if problem:
@@ -355,8 +356,9 @@ class ChatTemplate:
         learned = {at for at, each in enumerate(messages) if each["role"] == _ASSISTANT}
         learned -= unlearned
         for number in sorted(learned):
-            before = after = "?"
-            with suppress(ValueError):  # A template may refuse a chat that ends here.
+            # A template may refuse a chat that ends here: then nothing begins the text.
+            before = after = f"{text}?"
+            with suppress(ValueError):
                 before = self._rendered(messages[:number], is_asked=True)
                 after = self._rendered(messages[: number + 1])
             if not (text.startswith(after) and after.startswith(before)):
