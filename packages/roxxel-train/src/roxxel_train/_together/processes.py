@@ -106,14 +106,16 @@ class Processes:
         self._end: str | None = None
         self._is_save_requested = False
         self._previous_handlers: dict[int, object] = {}
-        # Every write of `_begun`, `_hold` and `_agreed` holds this condition. It also
-        # keeps the thread from setting the timer after a pause has begun.
+        # Every write of `_begun`, `_wait_after` and `_agreed` holds this condition. It
+        # also keeps the thread from setting the timer after a pause has begun.
         self._change = threading.Condition()
         self._begun: int | None = None
-        self._hold: int | None = None
+        # The step after which the loop waits until process 0 has decided.
+        self._wait_after: int | None = None
+        # The decision, until the loop serves it: after which step, and what.
         self._agreed: tuple[int, Request] | None = None
         # When the last step ended in this process, and the pauses since then.
-        self._free_since_s: float | None = None
+        self._step_ended_s: float | None = None
         self._paused_s = 0.0
         # Deadline of the current step. Some writes do not hold `_change`.
         self._due_s: float | None = None
@@ -196,8 +198,8 @@ class Processes:
             with self._change:
                 self._begun = step
             self._woken.set()
-        if self._free_since_s is not None:
-            free_s = time.perf_counter() - self._free_since_s
+        if self._step_ended_s is not None:
+            free_s = time.perf_counter() - self._step_ended_s
             self._progress.own_s += max(0.0, free_s - self._paused_s)
         self._progress.step = step
         self._due_s = self._from_now()
@@ -208,7 +210,8 @@ class Processes:
         Call this method after each update. The result is the same in every process.
         """
         request = self._agreed_after(step)
-        self._free_since_s, self._paused_s = time.perf_counter(), 0.0
+        # From here to the next step, the time is this process's own.
+        self._step_ended_s, self._paused_s = time.perf_counter(), 0.0
         return request
 
     def own_times(self) -> Mapping[int, tuple[int, float]]:
@@ -221,19 +224,20 @@ class Processes:
             self._is_save_requested = False
             return request
         with self._change:
-            if self._hold == step and self._agreed is None:
+            if self._wait_after == step and self._agreed is None:
                 with doing("agree on a step", waits=True):
                     while self._agreed is None:
                         self._change.wait()
             request = None
             if self._agreed is not None and self._agreed[0] == step:
                 _, request = self._agreed
-                self._agreed = self._hold = None
+                self._agreed = self._wait_after = None
                 # This checkpoint serves every earlier request of this process.
                 self._is_save_requested &= request.kind != "save"
             self._begun = step + 1
         if request is not None:
-            self._woken.set()  # the next turn may have been called
+            # The thread has put off a call that came before this request was served.
+            self._woken.set()
         return request
 
     def request_save(self) -> None:
@@ -339,7 +343,7 @@ class Processes:
         else:
             with self._change:
                 step, request = decision
-                self._hold, self._agreed = step, (step, Request(*request))
+                self._wait_after, self._agreed = step, (step, Request(*request))
                 self._turn += 1
                 self._called_at = None
                 self._change.notify_all()
@@ -352,7 +356,7 @@ class Processes:
             if self._agreed is not None or self._begun is None:
                 return
             if number is not None and self._voted != turn:
-                self._hold = self._begun
+                self._wait_after = self._begun
         if number is None:
             if request is not None and self._called != turn:
                 self._called = turn
@@ -361,7 +365,7 @@ class Processes:
         service, votes = watcher.service, f"roxxel/{self._name}/votes/{turn}/"
         if self._voted != turn:
             self._voted = turn
-            service.set(f"{votes}{watcher.index}", (self._hold, request))
+            service.set(f"{votes}{watcher.index}", (self._wait_after, request))
         if watcher.index == 0 and self._decided != turn:
             found = service.entries(votes)
             others = map(str, range(service.process_count))
