@@ -23,7 +23,12 @@ from roxxel_ckpt.coordination import coordination_service
 
 from roxxel_train._together import launcher, meeting
 from roxxel_train._together.barriers import barrier
-from roxxel_train._together.cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
+from roxxel_train._together.cluster import (
+    LOCAL_DEVICE_IDS,
+    Cluster,
+    detection_of_whole,
+    find_cluster,
+)
 from roxxel_train._together.texts import print_error, titled
 from roxxel_train._together.watcher import watcher
 from roxxel_train.errors import ClusterError
@@ -86,10 +91,8 @@ def initialize(
         cluster = find_cluster(os.environ)
     else:
         numbers = (num_processes, process_id, coordinator_address)
-        is_whole = None not in numbers and "KUBERNETES_SERVICE_HOST" in os.environ
-        cluster = Cluster(
-            "given arguments", *numbers, detection="deactivate" if is_whole else None
-        )
+        detection = None if None in numbers else detection_of_whole(os.environ)
+        cluster = Cluster("given arguments", *numbers, detection=detection)
     if cluster is None:
         return
     _connect(cluster, timeout_s)

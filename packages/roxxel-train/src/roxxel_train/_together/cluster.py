@@ -132,9 +132,14 @@ def _from_jax(environ: Mapping[str, str]) -> Cluster | None:
         _integer(environ, NUM_PROCESSES, _BY_HAND),
         _integer(environ, PROCESS_ID, _BY_HAND),
         _variable(environ, COORDINATOR_ADDRESS, _BY_HAND),
-        # Without "deactivate", JAX would query Kubernetes although nothing is missing.
-        detection="deactivate" if "KUBERNETES_SERVICE_HOST" in environ else None,
+        detection=detection_of_whole(environ),
     )
+
+
+def detection_of_whole(environ: Mapping[str, str]) -> str | None:
+    """Return the `detection` of a cluster whose numbers and address are all given."""
+    # Without "deactivate", JAX would query Kubernetes although nothing is missing.
+    return "deactivate" if "KUBERNETES_SERVICE_HOST" in environ else None
 
 
 def is_ray_worker() -> bool:
