@@ -86,13 +86,15 @@ def named_folder(text: str) -> Folder:
     """Return a folder of checkpoints; `text` may name the folder or its run."""
     folder = open_folder(text)
     if not isinstance(folder, LocalFolder):
+        # A bucket has no empty folder, so only steps show that this is a run's.
         inner = open_folder(f"{folder}/checkpoints")
         return inner if not folder.steps() and inner.steps() else folder
     if not folder.path.is_dir():
         raise CheckpointNotFoundError(f"{text}: does not exist; {_NAME_A_FOLDER}")
     inner = open_folder(folder.path / "checkpoints")
-    is_there = (folder.path / "checkpoints").is_dir()
-    return inner if is_there and not folder.steps() else folder
+    # On a disk the inner folder does, even before the run's first save.
+    is_run = (folder.path / "checkpoints").is_dir()
+    return inner if is_run and not folder.steps() else folder
 
 
 def open_folder(

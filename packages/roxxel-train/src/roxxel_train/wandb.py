@@ -109,11 +109,12 @@ class WandB:
     def _catch_up(self, step: int) -> None:
         """Send the rows of `metrics.jsonl` up to `step` that W&B lacks."""
         if self._has_offline_files:
-            # Nobody can tell the last step in the files of earlier starts; assume this.
+            # Nobody can tell the last step in the files of earlier starts; take `step`.
             self._last_step = step
             return
         for row in RunFolder(self._folder).each_row():
             if row is not None and row["step"] <= step:
+                # Sent only if W&B lacks it. No row is a start, which would recurse.
                 self(
                     {
                         name: NOT_NUMBERS.get(x, x) if isinstance(x, str) else x

@@ -293,12 +293,12 @@ class Logger:
                 yet.
         """
         self._depth = 0
-        self._close_sinks()
+        self._close_sinks()  # first: a warning about a slow sink is still written
         screen, self._screen = self._screen, None
         if screen is not None:
             screen.close(self._timeout_s)
         files, self._files = self._files, None
-        self._is_open = False
+        self._is_open = False  # even if a line cannot be written
         if files is not None:
             files.close()
 

@@ -483,10 +483,13 @@ class Session:
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""
         state, total = self.state, self.state.sampler.total_steps
-        if self._start is None or (error is None and self._start == total):
+        if self._start is None:
+            # Nothing was restored, so there is nothing to tell but the error.
             if error is not None:
                 self._log_end(error, None)
             return
+        if error is None and self._start == total:
+            return  # a complete run, which has trained nothing now
         saved = events.what_is_saved(state.checkpointer)
         spent = None
         if state.path is not None and jax.process_index() == 0:
@@ -507,9 +510,9 @@ class Session:
 
     def _spent(self, folder: Path) -> Goodput | None:
         """Return where the time of all starts went, if the log is on the disk."""
-        record = self._logs[-1]
-        record.position()  # writes the rows
-        if record.failure is not None:
+        log = self._logs[-1]  # the one in this folder
+        log.position()  # flushes the rows, and raises no error of a write
+        if log.failure is not None:
             return None
         spent = RunFolder(folder).goodput(until=time.time())
         return spent if spent.seconds else None

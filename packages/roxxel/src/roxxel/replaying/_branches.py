@@ -451,13 +451,17 @@ def first_learned(
 def masked_steps(
     sampler: Sampler, corpus: TokenReader, source: str, start: int, stop: int
 ) -> list[range]:
-    """Return the steps in which the run itself leaves out all the tokens."""
+    """Return the steps in which the run itself leaves out all the tokens.
+
+    Only steps that leave them out as one range or as their one document are found.
+    """
     if not sampler.withdrawals:
         return []
     ranges = sampler.masked_ranges(source, start, stop).items()
     masked = [
         each for bounds, steps in ranges for each in steps if bounds == (start, stop)
     ]
+    # Withdrawn documents are not among the ranges. Padding has the document -1.
     documents = np.unique(corpus.document_spans(start, stop)[:, 0])
     if documents.size == 1 and documents[0] >= 0:
         masked += sampler.masked_steps(source, int(documents[0]))

@@ -220,18 +220,19 @@ class ReplayReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         # memory of another.
         for source, items in self.without.items():
             for item in items:
-                if not _is_listed(item):
+                if not _names_tokens(item):
                     raise ValueError(
                         f"`without.{source}` holds {item!r}, which is no document, no "
                         "range of documents [3, 7] and no range of tokens"
                     )
 
 
-def _is_listed(item: int | list[int] | str) -> bool:
-    """Return whether an item has the form of `Listed`; a text must not name a file."""
-    if isinstance(item, str):
+def _names_tokens(item: int | list[int] | str) -> bool:
+    """Return whether an item is a document, a range of them, or a range of tokens."""
+    if isinstance(item, str):  # `without` takes other texts as names of files
         return _TOKENS.fullmatch(item) is not None
     bounds = item if isinstance(item, list) else [item, item + 1]
+    # NumPy holds the numbers as int64.
     return len(bounds) == 2 and 0 <= bounds[0] < bounds[1] < 2**62
 
 

@@ -103,6 +103,7 @@ def compare_fed(a: Run, b: Run, num_steps: int, digests: Digests) -> Fed:
         return Fed((parting,), digests.equal, "")
     search = _Search(one, other)
     tokens = _compare_tokens(search, num_steps, digests)
+    # The masks may part first, or in the same step as the tokens: one step more.
     masks = _compare_masks(search, min(tokens.num_steps + 1, num_steps))
     return Fed(
         (*tokens.partings, *masks.partings),
