@@ -388,9 +388,16 @@ def test_inputs_without_documents_are_named(
         )
 
 
-@pytest.mark.parametrize("name", ["c.rox", "c_*.rox"])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("c.rox", "--exist replace"),  # One file takes no append.
+        ("c_*.rox", "--exist append or --exist replace"),
+    ],
+)
 def test_the_standard_input_is_not_taken_for_that_of_an_earlier_write(
     name: str,
+    remedy: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -407,8 +414,7 @@ def test_the_standard_input_is_not_taken_for_that_of_an_earlier_write(
     assert write(b"second") == 1
     assert capsys.readouterr().err == (
         f"roxxel-prepare: {target}: the corpus exists already, and the standard input "
-        "cannot be compared with its inputs; use --exist append or "
-        "--exist replace, or write elsewhere\n"
+        f"cannot be compared with its inputs; use {remedy}, or write elsewhere\n"
     )
     assert Roxxel(target).documents[0].tobytes() == b"first"
     assert write(b"second", "--exist", "replace") == 0
