@@ -110,6 +110,8 @@ def test_epochs_that_are_not_a_real_number_are_refused(wrong: Any) -> None:
         ([True], [2], TypeError),
         (0, 9, TypeError),
         ([0], [1, 2], ValueError),
+        ([2**63], [2**63 + 5], ValueError),
+        ([0], [2**64], TypeError),
     ],
 )
 def test_an_index_set_rounds_and_repeats_nothing(

@@ -67,6 +67,8 @@ class IndexSet:
             raise TypeError("starts and stops must be flat lists of integers")
         if first.size != last.size:
             raise ValueError(f"{first.size} starts, but {last.size} stops; pass pairs")
+        if "u" in kinds and max(first.max(), last.max()) > np.iinfo(np.int64).max:
+            raise ValueError("starts and stops hold a number of more than 64 bits")
         first, last = first.astype(np.int64), last.astype(np.int64)
         keep = first < last
         order = np.argsort(first[keep], kind="stable")
