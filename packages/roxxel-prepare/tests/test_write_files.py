@@ -228,6 +228,17 @@ def test_an_argument_of_another_kind_is_refused_by_name(
         write_files(tmp_path / "c_*.rox", tmp_path / "ids.npy", **arguments)
 
 
+def test_the_lengths_of_buckets_may_be_an_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(12).reshape(3, 4))
+    lengths: Any = np.array([4])
+
+    found = write_files(
+        tmp_path / "c_*.rox", tmp_path / "ids.npy", bucket_by_length=lengths
+    )
+
+    assert len(found) == 1
+
+
 def test_the_size_of_a_unit_may_be_an_integer_of_numpy(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.arange(1200).reshape(3, 400))
     size: Any = np.uint8(200)

@@ -14,7 +14,7 @@ import os
 import re
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from roxxel_format import ShardError
 from roxxel_format.writing import Fields, Place, Recipe, Side
@@ -345,7 +345,8 @@ def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int
 
     Raises ValueError for other lengths, and if `pack` is given too.
     """
-    if isinstance(cast("object", lengths), SupportsIndex | str | bytes):
+    is_listed = hasattr(type(lengths), "__iter__")
+    if not is_listed or isinstance(cast("object", lengths), str | bytes):
         raise TypeError(f"bucket_by_length must be a list, got {lengths!r:.50}")
     found = [as_integer("bucket_by_length", each, 2) for each in lengths]
     if not found or found != sorted({*found}):
