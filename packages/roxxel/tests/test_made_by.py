@@ -155,6 +155,7 @@ def test_any_other_model_is_given_by_its_function(
     class Own(nnx.Module):
         def __init__(self) -> None:
             self.table = nnx.Embed(257, 8, rngs=nnx.Rngs(0))
+            self.made_by = 5  # a name of its own, with another meaning
 
         def __call__(self, tokens: Any) -> Any:
             return self.table.attend(self.table(tokens))

@@ -231,9 +231,9 @@ def changed_model(before: str | None, now: str | None, step: int) -> str | None:
     Both are what a model's attribute `made_by` says, None if it says nothing.
     """
     old, new = (find_object((text or "").encode()) or {} for text in (before, now))
-    if not old or not new:
+    if not all(isinstance(each.get("args"), dict) for each in (old, new)):
         return None
-    old, new = ({"function": x["function"], **x["args"]} for x in (old, new))
+    old, new = ({**x["args"], "function": x.get("function")} for x in (old, new))
     # The steps of a schedule change with every longer run; `changed_rate` looks at it.
     changed = [
         f"{name} = {json.dumps(new.get(name))} (before: {json.dumps(old.get(name))})"

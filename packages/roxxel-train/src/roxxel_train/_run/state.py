@@ -189,7 +189,8 @@ class RunState:
     @property
     def made_by(self) -> str | None:
         """How the model was made; None if it does not say it."""
-        return getattr(self.model, "made_by", None)
+        found = getattr(self.model, "made_by", None)  # any model may have this name
+        return found if isinstance(found, str) else None
 
     @property
     def next_rate(self) -> float | None:
