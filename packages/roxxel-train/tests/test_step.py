@@ -187,6 +187,15 @@ def test_a_number_of_the_host_keeps_its_value(value: Any) -> None:
     assert aux["flops"] == 2.0**40
 
 
+def test_a_variable_is_a_number_inside_a_compiled_step() -> None:
+    @jax.jit
+    def unpacked(loss: jax.Array) -> Any:
+        found = unpack_loss((nnx.Variable(loss), {"router": nnx.Variable(loss / 4)}))
+        return found.loss, found.scalars
+
+    assert unpacked(LOSS) == (2.0, {"router": 0.5})
+
+
 trees = st.recursive(
     st.none() | st.just(HALF) | st.just(jnp.zeros(2)),
     lambda inner: (

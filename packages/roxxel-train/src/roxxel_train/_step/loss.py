@@ -336,10 +336,10 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _as_array(value: Any) -> jax.Array:
-    if isinstance(value, jax.Array):
-        return value.reshape(())
-    # JAX would keep the low bits of an int64, and refuse a larger int of Python.
-    return jnp.asarray(as_number(value))
+    if isinstance(value, int | float | np.generic | np.ndarray):
+        # JAX would keep the low bits of an int64, and refuse a larger int of Python.
+        value = as_number(cast("Any", value))
+    return jnp.asarray(value).reshape(())
 
 
 def _is_too_large(value: Any) -> bool:
