@@ -53,8 +53,7 @@ def llama(
             mapping of the fields of `RopeScaling`.
 
     Raises:
-        TypeError: A value has another type.
-        ValueError: A name is unknown, or a value is out of range.
+        ValueError: A name is unknown, or a value has another type or is out of range.
     """
     given = {"total_steps": total_steps, "preset": preset, "seed": seed}
     given |= {"z_loss": z_loss, "loss_chunk": loss_chunk, **options}
