@@ -7,6 +7,7 @@ from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
+from roxxel_curriculum.run_log import EVAL_LOSS
 from roxxel_train import Preempted, RunFolder
 
 from roxxel.config import ConfigError, make_trainer, open_curriculum
@@ -195,7 +196,7 @@ def _say_ending(
             f"data; {summary.step} steps in all."
         )
     rows, _ = RunFolder(folder.path).rows()
-    loss = [float(row["eval_loss"]) for row in rows if "eval_loss" in row][-1]
+    loss = [float(row[EVAL_LOSS]) for row in rows if EVAL_LOSS in row][-1]
     say(
         f"Held-out loss: {loss:.2f} nats a byte after {summary.step} steps "
         f"({log(VOCAB_SIZE):.2f} for a uniform guess)."

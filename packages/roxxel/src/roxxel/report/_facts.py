@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_ckpt import BestRule, CheckpointError
+from roxxel_curriculum.run_log import LOSS_OF
 from roxxel_curriculum.sampler import recorded_plan
 from roxxel_store.records import find_object, is_count
 from roxxel_train import RunFolder
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from roxxel_train.columns import Table
     from roxxel_train.goodput import Goodput
     from roxxel_train.run_folder import Checkpoint, LogEntry, Parent
-
-_LOSS_OF = "loss/"
-"""Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),
@@ -188,14 +186,14 @@ class RunFacts:
     def losses_by_source(self) -> dict[str, Series]:
         """Mean loss of each source over the steps, by source."""
         return {
-            name.removeprefix(_LOSS_OF): series
+            name.removeprefix(LOSS_OF): series
             for name, series in self.train.items()
             if self._is_loss_of_source(name)
         }
 
     def _is_loss_of_source(self, name: str) -> bool:
-        source = name.removeprefix(_LOSS_OF)
-        return name.startswith(_LOSS_OF) and source in self.tokens_by_source
+        source = name.removeprefix(LOSS_OF)
+        return name.startswith(LOSS_OF) and source in self.tokens_by_source
 
 
 def read_facts(run: RunFolder | Path | str) -> RunFacts:
