@@ -266,10 +266,17 @@ def test_the_nulls_of_a_table_with_two_tools_are_no_arguments(
 
 
 @pytest.mark.parametrize("has_more", [False, True])
+@pytest.mark.parametrize("has_marks", [False, True])
 def test_a_template_that_writes_the_separator_gets_no_second_one(
-    tmp_path: Path, tokenizer: Path, has_more: bool
+    tmp_path: Path, tokenizer: Path, has_marks: bool, has_more: bool
 ) -> None:
-    text = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    said, marked = (
+        "{{ m.content }}",
+        "{% generation %}{{ m.content }}{% endgeneration %}",
+    )
+    if has_marks:
+        said = f"{{% if m.role == 'user' %}}{said}{{% else %}}{marked}{{% endif %}}"
+    text = f"{{% for m in messages %}}{said}<|im_end|>{{% endfor %}}"
     chat = CHATS[1] + [{"role": "user", "content": "so"}] * has_more
 
     corpus = Roxxel(tmp_path / "c_*.rox")
@@ -280,9 +287,11 @@ def test_a_template_that_writes_the_separator_gets_no_second_one(
         separator="<|im_end|>",
     )
 
-    one = [("one<|im_end|>", False), ("two<|im_end|>", True)]
-    one += [("so<|im_end|>", False)] * has_more
-    assert parts(corpus, tokenizer) == one
+    # An end outside the marks counts only where it ends the chat.
+    learned = "two" if has_marks and has_more else "two<|im_end|>"
+    rest = f"two<|im_end|>{'so<|im_end|>' * has_more}".removeprefix(learned)
+    one = [("one<|im_end|>", False), (learned, True), (rest, False)]
+    assert parts(corpus, tokenizer) == one[: 2 + has_more]
 
 
 def test_a_special_token_of_two_parts_is_refused(

@@ -263,7 +263,8 @@ class Intake:
             except Exception as error:  # the library raises bare Exception
                 raise DocumentError(number, _not_encoded(error)) from error
             ends = any(stop > len(text) for _, stop in said)
-            learned.append((*spans, (ids.size, TO_END)) if ends else spans)
+            size = self._without_end(ids).size
+            learned.append((*spans, (size, TO_END)) if ends else spans)
             yield Encoded(ids)
 
     def _for_parts(self) -> tuple[Intake, Tokens, Tokens]:
