@@ -405,6 +405,15 @@ def test_a_bool_is_not_a_number() -> None:
             use(flag)
 
 
+@pytest.mark.parametrize("flag", ["no", 1, None])
+@pytest.mark.parametrize("name", ["shuffle", "drop_last"])
+def test_a_flag_is_a_bool(name: str, flag: Any) -> None:
+    options: dict[str, Any] = {name: flag}
+
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got {flag!r}"):
+        Dataloader(SimpleDataset(range(4)), 2, **options)
+
+
 def test_an_epoch_may_be_after_the_last_of_an_iteration() -> None:
     loader = Dataloader(range(5), 2, shuffle=True, epochs=1)
     endless = Dataloader(range(5), 2, shuffle=True, epochs=None)

@@ -34,6 +34,13 @@ def seed_number(seed: Any) -> int:
         ) from None
 
 
+def check_bool(**flags: Any) -> None:
+    """Raise a TypeError if one of the named flags is not True or False."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | np.bool_):
+            raise TypeError(f"{name} must be True or False, got {flag!r:.50}")
+
+
 def check_callable(**functions: Any) -> None:
     """Raise a TypeError if one of the named functions cannot be called."""
     for name, function in functions.items():

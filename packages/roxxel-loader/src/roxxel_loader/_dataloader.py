@@ -21,7 +21,7 @@ from typing import (
 import jax
 from roxxel_store.arguments import as_integer
 
-from ._arguments import check_callable
+from ._arguments import check_bool, check_callable
 from ._pipeline.collate import (
     as_host_batch,
     local_batch,
@@ -125,7 +125,8 @@ class Dataloader(Generic[B]):
             `epochs` is None, or a number is out of range.
         TypeError: `dataset` is neither a `Dataset` nor a `StreamingDataset`; `shuffle`
             or an executor of processes is given for a stream; a number is not an
-            integer; or `collate` or `progress` is not a function.
+            integer, or a flag is not a bool; or `collate` or `progress` is not a
+            function.
 
     Example:
         >>> loader = Dataloader([10, 11, 12, 13, 14], 2, shuffle=True, epochs=None)
@@ -241,6 +242,7 @@ class Dataloader(Generic[B]):
         if epochs is not None:
             epochs = as_integer("epochs", epochs, 0)
         self._epochs = epochs
+        check_bool(shuffle=shuffle, drop_last=drop_last)
         if collate is not None:
             check_callable(collate=collate)
         if progress is not None:
