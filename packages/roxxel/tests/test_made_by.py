@@ -331,8 +331,10 @@ def test_what_only_the_program_has_is_named(tmp_path: Path, own: str) -> None:
     run = tmp_path / "run"
     Trainer(model, curriculum=data, save_path=run, **given).run()
 
+    told: list[str] = []
     with pytest.raises(RunFolderError, match=rf"run: .* with {own} of its own, .*"):
-        verify(run)
+        verify(run, say=told.append)
+    assert told == []
 
 
 REMOVED: dict[str, tuple[Any, str]] = {

@@ -87,6 +87,7 @@ def trained_again(
             trained.
     """
     config = config_of(run, start + 1)
+    say(f"training steps {start} to {stop} again")
     progress = _Progress(say, start, stop)
     for mark in _marks(run, start, stop, config):
         used = config_of(run, mark)

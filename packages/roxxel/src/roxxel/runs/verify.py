@@ -229,7 +229,6 @@ def _all_verified(
     found: list[Verification] = []
     environment = Environment({}, {}, [], None, "")
     for start, stop in intervals:
-        say(f"training steps {start} to {stop} again")
         result, environment = _verified(run, start, stop, say)
         found.append(result)
     names = Interval.__struct_fields__
