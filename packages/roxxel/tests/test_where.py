@@ -239,6 +239,16 @@ def test_a_malformed_argument_is_refused(
     assert "usage: roxxel where" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("step", ["0-3", "1,2", "first", "-1"])
+def test_a_step_to_show_is_a_number_or_last(
+    step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", "run", f"--step={step}"])
+
+    assert f"{step!r} is neither a step nor `last`" in capsys.readouterr().err
+
+
 def test_a_corpus_without_a_tokenizer_shows_no_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

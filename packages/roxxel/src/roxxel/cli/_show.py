@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 
 
 def step_or_last(text: str) -> int | None:
-    """Parse a step; None is `last`. argparse shows this name in errors."""
-    return None if text == "last" else int(text)
+    """Parse a step; None is `last`."""
+    if text == "last":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a step nor `last`")
+    return int(text)
 
 
 def show(
