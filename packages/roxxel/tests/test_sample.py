@@ -137,6 +137,8 @@ def test_a_model_that_gives_no_logits_for_tokens_is_refused(
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_k": 0}, "top_k"),
+        ({"seed": 2**63}, "seed must fit 64 bits, got 9"),
+        ({"seed": -(2**63) - 1}, "seed must fit 64 bits, got -9"),
     ],
 )
 def test_a_number_out_of_range_is_named(options: dict[str, object], named: str) -> None:
@@ -163,6 +165,9 @@ def test_the_model_of_a_run_continues_a_text(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "7" in error
+
+    assert main(["sample", run, *prompt, "--seed", "9" * 20]) == 1
+    assert "run: seed must fit 64 bits, got 9" in capsys.readouterr().err
 
     # More tokens than the context has, and a prompt of more.
     for text, count in (("to be", "99"), ("to be " * 20, "4")):

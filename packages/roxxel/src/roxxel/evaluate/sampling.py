@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from roxxel_store.arguments import as_integer
 
 from roxxel.evaluate._forward import Forward
 
@@ -38,7 +39,8 @@ def sample_tokens(
             vocabulary), such as `roxxel.models.Llama`.
         prompt: The first tokens, integers, shape (N,), at least one.
         num_tokens: Maximum number of tokens to add.
-        seed: Seed of the draws. The same model, prompt and seed give the same tokens.
+        seed: Seed of the draws, an integer of 64 bits. The same model, prompt and seed
+            give the same tokens.
         temperature: Divisor of the logits; less than 1 favours the likeliest tokens, 0
             always takes the likeliest.
         top_k: Draw only from the `top_k` likeliest tokens; None draws from all.
@@ -116,7 +118,7 @@ class Continuation:
             raise ValueError(f"context must be 1 or more, got {context}")
         forward = Forward(model)
         self._arrays = forward.arrays
-        self._key = jax.random.key(seed)
+        self._key = _key_of(seed)
         most = context or forward.context
 
         def one_drawn(logits: jax.Array, key: jax.Array) -> jax.Array:
@@ -176,3 +178,9 @@ class Continuation:
                 for row, start in zip(whole, starts, strict=True)
             ]
         )
+
+
+def _key_of(seed: int) -> jax.Array:
+    if not -(2**63) <= as_integer("seed", seed) < 2**63:
+        raise ValueError(f"seed must fit 64 bits, got {seed}")
+    return jax.random.key(seed)
