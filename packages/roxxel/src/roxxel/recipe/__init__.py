@@ -66,7 +66,12 @@ class OptimizerConfig:
 
 KEYS = {
     "preset": Entry(Preset),
-    "seed": Entry(Annotated[int, Rule(at_least=0)]),
+    "seed": Entry(
+        Annotated[
+            int,
+            Rule(0, 2**63 - 1, must_be="an integer of 0 or more that fits 64 bits"),
+        ]
+    ),
     "z_loss": Entry(NotNegative),
     "loss_chunk": Entry(Count | None),
     **{
