@@ -187,6 +187,13 @@ def test_a_number_of_the_host_keeps_its_value(value: Any) -> None:
     assert aux["flops"] == 2.0**40
 
 
+@pytest.mark.parametrize("value", [2**24 + 1, np.int64(2**24 + 1), np.full(1, 7)])
+def test_a_count_of_the_host_is_not_rounded(value: Any) -> None:
+    _, aux, _ = unpack_loss((LOSS, {"rows": value}))
+
+    assert (aux["rows"].dtype, aux["rows"]) == (jnp.int32, np.ravel(value)[0])
+
+
 def test_a_variable_is_a_number_inside_a_compiled_step() -> None:
     @jax.jit
     def unpacked(loss: jax.Array) -> Any:

@@ -337,8 +337,9 @@ def _is_scalar(value: Any) -> bool:
 
 def _as_array(value: Any) -> jax.Array:
     if isinstance(value, int | float | np.generic | np.ndarray):
+        found = as_number(cast("Any", value))
         # JAX would keep the low bits of an int64, and refuse a larger int of Python.
-        value = as_number(cast("Any", value))
+        value = value if abs(found) < 2**31 else found
     return jnp.asarray(value).reshape(())
 
 

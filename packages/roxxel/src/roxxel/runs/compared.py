@@ -29,7 +29,8 @@ OF_DATA = frozenset(
 OF_UPDATE = ("learning_rate", "skipped")
 """Fields of a row that record how it was learned."""
 
-_OWN = ("run", "log", "plan")  # of `extra`: each run has its own
+# Of `extra`: each run has its own, and `made_by` counts the steps of a whole run.
+_OWN = ("run", "log", "plan", "made_by")
 NAMED_FIRST = ("digest", "loss", "grad_norm")
 """Fields to name first if several values differ at a step."""
 
