@@ -8,7 +8,8 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
 `PUT /__faults__` with a JSON object sets what goes wrong from then on:
 
 - `latency_s`: seconds before every answer;
-- `together`: requests for bytes of matching keys wait until so many are there;
+- `together`: sizes of groups; requests for bytes of matching keys wait until those of
+  the first group are there, then those of the next, and the last size repeats;
 - `rate`: share of the requests that fail, by one of `kinds` in turn at random;
 - `kinds`: any of `503`, `403`, `cut` (a body that ends early), `reset`, `hang`, `wrong`
   (other bytes), `longer` (a body longer than the range), `whole` (the range is
@@ -115,7 +116,7 @@ class Server:
         self.num_changes += method not in {"GET", "HEAD"}
         await asyncio.sleep(self.faults.get("latency_s", 0))
         if method == "GET" and re.search(self.faults.get("keys", ""), key):
-            await self._wait_for_others(self.faults.get("together", 1))
+            await self._wait_for_others(self.faults.get("together", [1]))
         fault = self._fault(method, key)
         if fault == "reset":
             writer.transport.abort()
@@ -140,10 +141,11 @@ class Server:
                 await self._send(writer, *answer)
         return fault not in {"reset", "lost"}
 
-    async def _wait_for_others(self, number: int) -> None:
+    async def _wait_for_others(self, sizes: list[int]) -> None:
         mine = asyncio.Event()
         self.waiting.append(mine)
-        if len(self.waiting) >= number:
+        if len(self.waiting) >= sizes[0]:
+            sizes[:-1] = sizes[1:]
             self._let_go()
         await mine.wait()
 

@@ -429,9 +429,9 @@ def test_verify_finds_a_damaged_head(bucket: Bucket) -> None:
 
 
 def test_the_first_batch_takes_few_round_trips(bucket: Bucket) -> None:
-    # One trip for the tables of 16 shards, and one for 16 windows: the server answers
-    # none before all are there.
-    bucket.set_faults(together=16, keys=r"\.rox$")
+    # One trip for the two tables of each of 16 shards, and one for 16 windows: the
+    # server answers none before all are there.
+    bucket.set_faults(together=[2 * 16, 16], keys=r"\.rox$")
 
     Roxxel("s3://data/wiki_*.rox").read(np.linspace(0, 500_000, 16).astype(int), 1025)
 
