@@ -77,9 +77,18 @@ def test_failure_of_one_ends_the_others_and_shows_what_it_said(
 def test_what_all_processes_say_is_shown_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ending = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsys.exit('refused')\n"
+    # The first that ends must not end another before that has spoken.
+    program = script(
+        tmp_path,
+        "import time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(f'{sys.argv[0]}.{index}', 'w').close()\n"
+        "while not all(os.path.exists(f'{sys.argv[0]}.{i}') for i in range(3)):\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit('refused')\n",
+    )
 
-    assert local.main(["--processes", "3", script(tmp_path, ending)]) == 1
+    assert local.main(["--processes", "3", program]) == 1
     assert capfd.readouterr().err == "refused\n"
 
 
