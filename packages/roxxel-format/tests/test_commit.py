@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
+from roxxel_store import files
 
 from .helpers import (
     child_of,
@@ -44,6 +45,27 @@ def tokens_of(folder: Path) -> list[int]:
 
 def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_append_whose_name_is_not_flushed_says_that_it_may_be_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is replaced before its folder is flushed: a repeat adds twice."""
+    corpus = corpus_of(tmp_path, documents_of(3))
+    manifest = tmp_path / "c_manifest.json"
+    before = manifest.read_bytes()
+    publish = files.Output.publish
+
+    def publish_and_fail(output: files.Output) -> None:
+        publish(output)
+        if manifest.read_bytes() != before:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files.Output, "publish", publish_and_fail)
+    with pytest.raises(OSError, match=r"c_manifest.json: .* may have taken effect"):
+        corpus.write(documents_of(2), exist="append", separator=None)
+
+    assert len(Roxxel(tmp_path / "c_*.rox").documents) == 2
 
 
 def test_manifest_lists_what_the_feet_of_the_shards_say(tmp_path: Path) -> None:

@@ -290,11 +290,18 @@ class Place(_Files):
         self.is_uncertain = self.files.may_act_late
         try:
             is_swapped = self.files.swap(self._manifest_name, data, self._before)
-        except BucketError as error:
-            if error.is_refused:
+        except OSError as error:
+            in_bucket = isinstance(error, BucketError)
+            # On a disk, the new name is there even if the folder cannot be flushed.
+            if (
+                error.is_refused
+                if in_bucket
+                else self.read(self._manifest_name) != data
+            ):
                 raise
-            raise BucketError(
-                f"{error}; this commit may have taken effect: compare the corpus with "
+            what = str(error) if in_bucket else f"{self.manifest}: {error.strerror}"
+            raise type(error)(
+                f"{what}; this commit may have taken effect: compare the corpus with "
                 f"`{roxxel_command('format info')}` before you write again, because "
                 "an append would add the documents twice"
             ) from None
