@@ -3,8 +3,9 @@
     report_rows.py [--rows 10000 100000 1000000] [--checkpoints 100] [--rounds 1]
 
 For each number of rows, the program writes a log like the log of a run with three
-sources. Then separate programs make a report, list the run and its checkpoints, and
-start the log again as a resumed run does. Memory is the peak of the whole program.
+sources. Then separate programs parse its rows and do nothing with them, make a report,
+list the run and its checkpoints, and start the log again as a resumed run does. Memory
+is the peak of the whole program.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ with Checkpointer({folder!r}, max_to_keep={count} + 1) as checkpointer:
         checkpointer.save(step, {{"loss": 2 + 8 / step}}, state={{"w": np.zeros(4)}})
 """
 JOBS = {
+    "parse": (
+        "import msgspec, pathlib\n"
+        "decode = msgspec.json.Decoder().decode\n"
+        "for line in (pathlib.Path({run!r}) / 'metrics.jsonl').open('rb'):\n"
+        "    decode(line)"
+    ),
     "report": "from roxxel.report import page, read_facts\npage(read_facts({run!r}))",
     "ls": (
         "from roxxel_train import RunFolder\n"

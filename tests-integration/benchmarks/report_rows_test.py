@@ -8,5 +8,5 @@ from . import report_rows
 def test_long_logs() -> None:
     found = report_rows.main(["--rows", "300", "--checkpoints", "2"])
 
-    assert {job for _, job in found} == {"report", "ls", "ckpt ls", "resume"}
+    assert {job for _, job in found} == {"parse", "report", "ls", "ckpt ls", "resume"}
     assert all(peak > 0 for _, peak in found.values())
