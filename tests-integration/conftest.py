@@ -43,6 +43,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 REAL_DEVICES = os.environ.get("ROXXEL_TEST_DEVICES")
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+# Ray reads this when it is imported, by whatever test is first. Else it would install
+# the packages of this environment anew, from a copy that it deletes at its end.
+os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 SEVERAL_PROCESSES = pytest.mark.skipif(
     REAL_DEVICES is not None, reason="processes of one machine share no real device"

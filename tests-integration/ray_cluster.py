@@ -34,7 +34,6 @@ def running_cluster() -> Generator[Any]:
             "RAY_TMPDIR": folder,
             "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Else a file in the home.
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         }
