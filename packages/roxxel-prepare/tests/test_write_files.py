@@ -248,3 +248,13 @@ def test_the_size_of_a_unit_may_be_an_integer_of_numpy(tmp_path: Path) -> None:
     )
 
     assert Roxxel(tmp_path / "c_*.rox").num_documents == 3
+
+
+@pytest.mark.parametrize("separator", [1.5, float("nan")])
+def test_a_separator_of_another_kind_is_refused_before_a_plan_is_stored(
+    tmp_path: Path, inputs: Path, separator: float
+) -> None:
+    with pytest.raises(TypeError, match=r"separator (1\.5|nan) is not an integer"):
+        write_files(tmp_path / "c_*.rox", inputs, separator=separator, dtype="uint16")
+
+    assert [*tmp_path.glob("*c_*")] == []

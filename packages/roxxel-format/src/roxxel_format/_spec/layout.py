@@ -375,6 +375,15 @@ def value_range(name: str) -> tuple[int, int] | None:
     return None if name == BFLOAT16 else integer_range(np.dtype(name))
 
 
+def check_float(what: str, item: float, name: str) -> None:
+    """Raise TypeError if items of a dtype are given as integers, unlike this one."""
+    if name == BFLOAT16 or value_range(name) is not None:
+        raise TypeError(
+            f"{what} {item!r} is not an integer, but {name} items are given as "
+            "integers; pass the item, for bfloat16 its 16 bits"
+        )
+
+
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Return the least and greatest value of a dtype of integers, else None."""
     if dtype.kind not in "iu":

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from roxxel_format._spec.layout import BFLOAT16, stored_dtype, value_range
+from roxxel_format._spec.layout import (
+    BFLOAT16,
+    check_float,
+    stored_dtype,
+    value_range,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,13 +125,9 @@ class Caster:
         )
 
     def _ending(self, separator: tuple[int | float, ...]) -> Tokens:
-        has_integers = self._name == BFLOAT16 or self._limits is not None
         for item in separator:
-            if isinstance(item, float) and has_integers:
-                raise TypeError(
-                    f"separator {item!r} is not an integer, but {self._name} items are "
-                    "given as integers; pass the item, for bfloat16 its 16 bits"
-                )
+            if isinstance(item, float):
+                check_float("separator", item, self._name)
         if not separator:
             return np.empty(0, self._dtype)
         try:

@@ -37,6 +37,7 @@ from roxxel_format._spec.layout import (
     BFLOAT16,
     TEXTS,
     check_block_size,
+    check_float,
     item_size,
     metadata_json,
     shard_size_bound,
@@ -710,6 +711,8 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
             f"separator must be a token, bytes or None, got {separator!r}; "
             "encode text first"
         )
+    if isinstance(separator, float):  # Before a preparation stores its plan.
+        check_float("separator", separator, name)
     return (separator,)
 
 

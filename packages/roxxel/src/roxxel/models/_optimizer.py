@@ -93,7 +93,6 @@ def _pure(tree: Any) -> Any:
 
 
 def _optimizer_names() -> list[str]:
-    """Return the optimizers of optax that a recipe may name."""
     names: list[str] = []
     for module in (optax, contrib):
         for name, function in vars(module).items():
